@@ -1,0 +1,86 @@
+"""The one rule that puts confidences into bins.
+
+A bin is ``(lower, upper]``; the first also holds what lies at or below its lower edge, the last what lies above its upper
+one. Bins are therefore given by their ``M - 1`` inner edges, and every confidence belongs to exactly one bin.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.distributed import sum_over_processes
+
+
+class BinStatistics(NamedTuple):
+    """Sums over the samples of each of M bins: they merge by addition.
+
+    Attributes:
+        counts: ``(M,)`` int64, samples.
+        confidence: ``(M,)`` float64, sum of the confidences.
+        correct: ``(M,)`` int64, right predictions.
+    """
+
+    counts: Tensor
+    confidence: Tensor
+    correct: Tensor
+
+    def means(self) -> tuple[Tensor, Tensor]:
+        """Mean confidence and accuracy of each bin, 0 where it is empty."""
+        counts = self.counts.clamp(min=1)
+        return self.confidence / counts, self.correct / counts
+
+
+def equal_width_edges(num_bins: int) -> Tensor:
+    """Inner edges k / M, k = 1 .. M - 1, in float64."""
+    return torch.arange(1, num_bins, dtype=torch.float64) / num_bins
+
+
+def equal_mass_edges(confidence: Tensor, num_bins: int) -> Tensor:
+    """Inner edges of bins that hold (nearly) equally many of the confidences of all processes, in float64.
+
+    Edge k is the sorted sequence c_0 <= ... <= c_{N-1} read, with linear interpolation, at position k N / M. ``confidence``
+    is this process's part, a vector of values in [0, 1]; some parts may be empty, not all.
+    """
+    ordered = confidence.sort().values
+    total = int(sum_over_processes(torch.tensor(confidence.numel())))
+    position = torch.arange(1, num_bins, dtype=torch.float64, device=confidence.device) * total / num_bins
+    left = position.long().clamp(max=total - 1)
+    right = (left + 1).clamp(max=total - 1)
+    values = _order_statistics(ordered, torch.stack([left, right])).double()
+    return values[0].lerp(values[1], position - left)
+
+
+def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
+    """Index of the bin of each confidence, for inner ``edges`` of the same type."""
+    return torch.bucketize(confidence, edges)
+
+
+def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinStatistics:
+    """Sums of the bins given by inner ``edges`` (in the type of ``confidence``)."""
+    index = bin_index(confidence, edges)
+    bins = len(edges) + 1
+    return BinStatistics(
+        counts=torch.bincount(index, minlength=bins),
+        confidence=torch.bincount(index, weights=confidence.double(), minlength=bins),
+        correct=torch.bincount(index[correct], minlength=bins),
+    )
+
+
+def _order_statistics(ordered: Tensor, ranks: Tensor) -> Tensor:
+    """Values at 0-based ``ranks`` of the union of every process's sorted, non-negative ``ordered``.
+
+    Exact, and no process sees another's values: floats that are not negative are ordered as their bit patterns are, so a
+    bisection over bits, in which processes only add up how many of their values lie at or below a pattern, finds each rank.
+    """
+    as_integer = torch.int32 if ordered.dtype is torch.float32 else torch.int64
+    bits = ordered.view(as_integer)
+    low = torch.zeros_like(ranks)
+    largest = torch.tensor(torch.finfo(ordered.dtype).max, dtype=ordered.dtype)
+    high = torch.full_like(ranks, int(largest.view(as_integer)))
+    for _ in range(8 * ordered.element_size()):
+        middle = low + (high - low) // 2
+        at_or_below = sum_over_processes(torch.searchsorted(bits, middle.to(as_integer), right=True))
+        enough = at_or_below > ranks
+        low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
+    return low.to(as_integer).view(ordered.dtype)

@@ -1,0 +1,251 @@
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant import tensors
+from calibrant.binning import BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
+from calibrant.distributed import sum_over_processes
+from calibrant.losses.base import AdaptiveLoss, in_range, one_of, whole
+from calibrant.losses.focal import modulate
+from calibrant.tensors import Batch, Reduction
+
+
+def adafocal_loss(
+    logits: Tensor,
+    target: Tensor,
+    gammas: Tensor,
+    edges: Tensor,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Focal loss whose exponent depends on the bin of the true class's probability (AdaFocal Eq. 2-4).
+
+    .. math:: -(1 - p)^{\gamma_b} \log p, \qquad p = s_y \in (e_{b-1}, e_b]
+
+    ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. Where a gamma is negative
+    the term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants for the gradient.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    nll = functional.cross_entropy(logits, target, reduction="none")
+    p = torch.exp(-nll.detach())
+    gamma = gammas.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
+    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+
+
+def calfocal_loss(
+    logits: Tensor,
+    target: Tensor,
+    accuracies: Tensor,
+    edges: Tensor,
+    scale: float,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Focal loss whose exponent depends on how far the true class's probability is from its bin's accuracy (Eq. 1).
+
+    .. math:: -(1 - p)^{\gamma} \log p, \qquad \gamma = \exp(\lambda (p - A_b)), \quad p = s_y \in (e_{b-1}, e_b]
+
+    ``accuracies`` A of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``; ``scale`` is
+    :math:`\lambda`. Gamma is a constant for the gradient: the paper leaves it open, its later code has it so.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    nll = functional.cross_entropy(logits, target, reduction="none")
+    p = torch.exp(-nll.detach())
+    gap = p - accuracies.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
+    gamma = torch.exp(scale * gap).clamp(max=_largest_gamma(p.dtype))
+    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+
+
+def _largest_gamma(dtype: torch.dtype) -> float:
+    """The largest gamma in use: with it the focal term is 0 wherever p > 0 is representable, and nothing overflows yet."""
+    return math.sqrt(torch.finfo(dtype).max)
+
+
+class _BinnedFocal(AdaptiveLoss):
+    """Focal losses that follow the calibration of equal-mass bins of the validation confidences."""
+
+    learned = ("gammas", "edges", "confidences", "accuracies")
+    edges: Tensor
+    gammas: Tensor
+    confidences: Tensor
+    accuracies: Tensor
+
+    def __init__(self, num_bins: int, *, ignore_index: int, reduction: Reduction) -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.num_bins = whole("num_bins", num_bins, 1)
+        # Algorithm 1, line 1: bins of equal width, taken for calibrated.
+        midpoints = (torch.arange(num_bins) + 0.5) / num_bins
+        self.register_buffer("edges", equal_width_edges(num_bins).to(midpoints.dtype))
+        self.register_buffer("gammas", torch.ones(num_bins))
+        self.register_buffer("confidences", midpoints)
+        self.register_buffer("accuracies", midpoints.clone())
+        self._forget()
+
+    def _collect(self, batch: Batch) -> None:
+        confidence, correct = tensors.top_class(batch)
+        self._confidence.append(confidence[batch.kept].to("cpu", self.edges.dtype))
+        self._correct.append(correct[batch.kept].cpu())
+
+    def _measure(self) -> Tensor:
+        """Re-bin the validation data, update the bins, and return each bin's calibration error C - A."""
+        confidence = torch.cat([torch.zeros(0, dtype=self.edges.dtype), *self._confidence])
+        correct = torch.cat([torch.zeros(0, dtype=torch.bool), *self._correct])
+        edges = equal_mass_edges(confidence, self.num_bins).to(confidence)
+        own = bin_statistics(confidence, correct, edges)
+        bins = BinStatistics(*map(sum_over_processes, own))
+        # As at the start, a bin of which nothing is known is taken for calibrated.
+        bounds = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)]).double()
+        midpoints = (bounds[:-1] + bounds[1:]) / 2
+        confidences, accuracies = (torch.where(bins.counts > 0, mean, midpoints) for mean in bins.means())
+        self.edges.copy_(edges)
+        self.confidences.copy_(confidences)
+        self.accuracies.copy_(accuracies)
+        return (confidences - accuracies).to(self.gammas)
+
+    def _observed(self) -> int:
+        return sum(len(part) for part in self._confidence)
+
+    def _forget(self) -> None:
+        self._confidence: list[Tensor] = []
+        self._correct: list[Tensor] = []
+
+
+class AdaFocal(_BinnedFocal):
+    r"""Adaptive focal loss (AdaFocal); see :func:`adafocal_loss`.
+
+    After each epoch the validation samples are put into M bins of equal mass by the confidence of their predicted class,
+    and with C and A, the mean confidence and the accuracy of each bin (Algorithm 1, Eq. 4),
+
+    .. math:: \gamma_b \leftarrow \min(\gamma_\mathrm{max}, \gamma_b \exp(C_b - A_b))
+
+    Gammas start at 1 and stay with the index of their bin while its edges move. Training samples look up their gamma by the
+    probability of their true class.
+
+    Args:
+        num_bins: Number M of bins; 10 to 20 work best in the paper.
+        gamma_max: Largest gamma; ``math.inf`` for no limit.
+        inverse: The later version of the method (NeurIPS 2022), in which gammas can turn negative: where the absolute value
+            of a gamma falls below ``switch``, it jumps to ``switch`` with the other sign. A negative gamma stands for the
+            inverse focal loss and follows :math:`\exp(A_b - C_b)`.
+        scale: Factor in the exponent (1 in the paper).
+        momentum: alpha of Appendix K's moving average, :math:`\gamma_b^\alpha \exp((1 - \alpha)(C_b - A_b))`; None, the
+            default, is the rule above. Not with ``inverse``.
+        gamma_min: Smallest gamma of ``inverse``.
+        switch: Absolute value at which gammas change sign with ``inverse``.
+        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The released code sums.
+
+    Attributes:
+        gammas: Exponents of the bins, ``(M,)``.
+        edges: Inner edges of the bins, ``(M - 1,)``.
+        confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
+        accuracies: Validation accuracy of the bins, ``(M,)``.
+        epoch: How often :meth:`adapt` was called.
+    """
+
+    def __init__(
+        self,
+        num_bins: int = 15,
+        gamma_max: float = 20.0,
+        inverse: bool = False,
+        scale: float = 1.0,
+        momentum: float | None = None,
+        gamma_min: float = -2.0,
+        switch: float = 0.2,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(num_bins, ignore_index=ignore_index, reduction=reduction)
+        self.gamma_max = in_range("gamma_max", gamma_max, 0, open_low=True)
+        self.inverse = bool(inverse)
+        self.scale = in_range("scale", scale, 0)
+        self.momentum = momentum if momentum is None else in_range("momentum", momentum, 0, 1)
+        self.gamma_min = in_range("gamma_min", gamma_min, -math.inf, 0)
+        self.switch = in_range("switch", switch, 0, open_low=True)
+        if self.inverse and self.momentum is not None:
+            raise ValueError("momentum is defined for positive gammas only: pass either momentum or inverse=True, not both")
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return adafocal_loss(
+            logits, target, self.gammas, self.edges, ignore_index=self.ignore_index, reduction=self.reduction
+        )
+
+    def _learn(self) -> None:
+        error = self.scale * self._measure()
+        before = self.gammas.clone()
+        if self.momentum is not None:
+            after = before**self.momentum * torch.exp((1 - self.momentum) * error)
+        elif self.inverse:
+            sign = before.sign()
+            after = before * torch.exp(sign * error)
+            after = torch.where(after.abs() < self.switch, -self.switch * sign, after).clamp(min=self.gamma_min)
+        else:
+            after = before * torch.exp(error)
+        self.gammas.copy_(after.clamp(max=min(self.gamma_max, _largest_gamma(after.dtype))))
+
+
+class CalFocal(_BinnedFocal):
+    r"""Calibration-aware focal loss (CalFocal), the forerunner of AdaFocal.
+
+    With C and A the mean confidence and the accuracy of equal-mass bins of the validation confidences, and p the probability
+    of a training sample's true class, which lies in bin b:
+
+    .. math::
+        \gamma_b = \exp(\lambda (C_b - A_b)) \quad\text{(Eq. 2, \texttt{per="bin"})} \qquad
+        \gamma = \exp(\lambda (p - A_b)) \quad\text{(Eq. 1, \texttt{per="sample"})}
+
+    See :func:`adafocal_loss` and :func:`calfocal_loss`.
+
+    Args:
+        scale: :math:`\lambda`; the paper tries 10 and 100.
+        num_bins: Number of bins.
+        per: ``"bin"`` or ``"sample"``.
+        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Attributes:
+        gammas: Exponents of the bins (of Eq. 2), ``(M,)``.
+        edges: Inner edges of the bins, ``(M - 1,)``.
+        confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
+        accuracies: Validation accuracy of the bins, ``(M,)``.
+        epoch: How often :meth:`adapt` was called.
+    """
+
+    def __init__(
+        self,
+        scale: float,
+        num_bins: int = 15,
+        per: Literal["bin", "sample"] = "bin",
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(num_bins, ignore_index=ignore_index, reduction=reduction)
+        self.scale = in_range("scale", scale, 0)
+        self.per: Literal["bin", "sample"] = one_of("per", per, get_args(Literal["bin", "sample"]))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        if self.per == "bin":
+            return adafocal_loss(
+                logits, target, self.gammas, self.edges, ignore_index=self.ignore_index, reduction=self.reduction
+            )
+        return calfocal_loss(
+            logits,
+            target,
+            self.accuracies,
+            self.edges,
+            self.scale,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+    def _learn(self) -> None:
+        self.gammas.copy_(torch.exp(self.scale * self._measure()).clamp(max=_largest_gamma(self.gammas.dtype)))

@@ -1,0 +1,176 @@
+"""What all losses share, and the protocol of those that learn on validation data."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, ClassVar, cast, get_args
+
+import torch
+from torch import Tensor, nn
+
+from calibrant import tensors
+from calibrant.distributed import sum_over_processes
+from calibrant.tensors import Batch, Reduction
+
+
+class Loss(nn.Module, ABC):
+    """A loss on logits: ``loss(logits, target)``.
+
+    Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels. Samples or
+    pixels labelled ``ignore_index`` take part in no term. Half-precision logits are computed with in float32.
+    Every constructor argument is kept under its own name.
+    """
+
+    def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        self.ignore_index = ignore_index
+        self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
+
+    @abstractmethod
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss, a scalar or, with ``reduction="none"``, ``(N, *spatial)``."""
+
+    def extra_repr(self) -> str:
+        """Hyper-parameters, as they were given."""
+        names = list(inspect.signature(type(self)).parameters)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+class AdaptiveLoss(Loss):
+    """A loss that learns its own weights on validation data.
+
+    After each epoch of training, ``observe(logits, target)`` every validation batch, then ``adapt()`` once::
+
+        for x, y in validation:
+            loss.observe(model(x), y)
+        loss.adapt()
+
+    What is learned lives in buffers: it moves with ``.to()``, is saved by ``state_dict()`` together with its
+    :meth:`history`, and a run that loads it continues where it stopped. What is observed between two calls of ``adapt`` is
+    not saved. Under ``torch.distributed`` each process observes its own part of the data and all of them call ``adapt``,
+    which sums over processes: the parts may be uneven, or empty.
+    """
+
+    #: Names of the buffers whose path :meth:`history` gives.
+    learned: ClassVar[tuple[str, ...]]
+    epoch: Tensor
+
+    def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        self._path: list[Tensor] = []
+
+    @abstractmethod
+    def _collect(self, batch: Batch) -> None:
+        """Add a validation batch to the statistics."""
+
+    @abstractmethod
+    def _learn(self) -> None:
+        """Update the learned buffers from the statistics of all processes."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Clear the statistics; also called by the constructor to create them."""
+
+    @abstractmethod
+    def _observed(self) -> int:
+        """How many samples or pixels this process has collected since the last :meth:`adapt`."""
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, target: Tensor) -> None:
+        """Look at a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
+        batch = tensors.batch(
+            logits, target, self.ignore_index, num_classes=getattr(self, "num_classes", None), look_at_values=True
+        )
+        self._collect(batch)
+
+    @torch.no_grad()
+    def adapt(self) -> None:
+        """Update the weights from all that was observed since the last call, then forget it; once per epoch."""
+        if not int(sum_over_processes(torch.tensor(self._observed()))):
+            raise RuntimeError(
+                f"{type(self).__name__}.adapt() has nothing to learn from: call observe(logits, target) on the validation "
+                "batches first (samples labelled ignore_index do not count)"
+            )
+        if not self._path:
+            self._path.append(self._snapshot())
+        self._learn()
+        self.epoch += 1
+        self._path.append(self._snapshot())
+        self._forget()
+
+    def history(self) -> dict[str, Tensor]:
+        """Path of each learned buffer, stacked along dimension 0: its start, then its value after each :meth:`adapt`."""
+        rows = torch.stack(self._path or [self._snapshot()])
+        buffers = [self.get_buffer(name) for name in self.learned]
+        columns = rows.split([buffer.numel() for buffer in buffers], dim=1)
+        return {name: path.view(-1, *b.shape) for name, path, b in zip(self.learned, columns, buffers, strict=True)}
+
+    def get_extra_state(self) -> Tensor:
+        """The history, as one tensor, so that a ``state_dict`` holds tensors only."""
+        return torch.stack(self._path) if self._path else torch.zeros(0, len(self._snapshot()), dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over the history from a ``state_dict``."""
+        self._path = list(state.cpu().clone())
+
+    def _snapshot(self) -> Tensor:
+        return torch.cat([self.get_buffer(name).detach().flatten().cpu().double() for name in self.learned])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        # Learned state keeps at least float32 when a model is turned to half precision, which cannot hold a multiplier of
+        # 1e-6; it still follows the device.
+        def apply(tensor: Tensor) -> Tensor:
+            applied = fn(tensor)
+            return tensor.to(applied.device) if applied.dtype in (torch.float16, torch.bfloat16) else applied
+
+        return super()._apply(apply, recurse)
+
+
+class _KnownGradient(torch.autograd.Function):
+    """Values ``(N, *spatial)`` whose gradient ``(N, K, *spatial)`` with respect to the logits is already computed."""
+
+    @staticmethod
+    def forward(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad_output.unsqueeze(1), None, None
+
+
+def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
+    """Attach ``gradient``, the derivative of each of ``values`` in its own logits, to ``values``."""
+    return cast("Tensor", _KnownGradient.apply(logits, values, gradient))
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    """Return ``value`` if it is one of ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def in_range(name: str, value: float, low: float, high: float = float("inf"), *, open_low: bool = False) -> float:
+    """Return ``value`` if it lies in [low, high], or in (low, high]."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
+    if not low <= value <= high or (open_low and value == low):
+        raise ValueError(f"{name} must be in {'(' if open_low else '['}{low:g}, {high:g}], got {value!r}")
+    return value
+
+
+def whole(name: str, value: int, low: int) -> int:
+    """Return ``value`` if it is a whole number of at least ``low``."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {type(value).__name__} {value!r}")
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+    return value

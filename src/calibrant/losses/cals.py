@@ -1,0 +1,303 @@
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.distributed import sum_over_processes
+from calibrant.losses.base import AdaptiveLoss, in_range, one_of, whole
+from calibrant.losses.margin import MarginPenalty, cross_entropy_with_margin, linear_penalty
+from calibrant.losses.penalties import PENALTIES
+from calibrant.tensors import Batch, Reduction, per_class
+
+#: Multipliers are kept in this interval (CALS, below Eq. 12).
+SAFEGUARD = (1e-6, 1e6)
+
+
+def cals_alm_loss(
+    logits: Tensor,
+    target: Tensor,
+    multipliers: Tensor,
+    rho: Tensor,
+    margin: float = 10.0,
+    penalty: str = "phr",
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Class-adaptive label smoothing with the penalties of an augmented Lagrangian (CALS Eq. 11).
+
+    .. math:: -\log s_y + \frac1K \sum_{k=1}^K P\left(\frac{d_k}{m} - 1, \rho_k, \lambda_k\right),
+              \qquad d_k = \max_j l_j - l_k
+
+    P is one of :data:`calibrant.losses.penalties.PENALTIES`; ``multipliers`` :math:`\lambda` and ``rho`` have shape
+    ``(K,)``. Classes that share the largest logit share its gradient.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
+    lagrangian = _lagrangian(margin, per_class(multipliers, logits), per_class(rho, logits), penalty, logits.shape[1])
+    return tensors.reduce(cross_entropy_with_margin(logits, target, lagrangian), kept, reduction)
+
+
+def _lagrangian(margin: float, multipliers: Tensor, rho: Tensor, name: str, classes: int) -> MarginPenalty:
+    """Mean over classes of P(d / m - 1, rho, lambda)."""
+    chain = 1 / (classes * margin)  # dz/dd, and the mean
+
+    def phr(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        # In place, on P' = relu(lambda + rho z), from which P = (P'^2 - lambda^2) / 2 rho.
+        derivative = distance.mul_(rho / margin).add_(multipliers - rho).relu_()
+        slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
+        if gradient is not None:
+            gradient.sub_(derivative, alpha=chain)
+        value = derivative.square_().sub_(multipliers**2).mul_(1 / (2 * rho * classes)).sum(dim=1, keepdim=True)
+        return value, slope
+
+    def other(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        z = distance.div_(margin).sub_(1)
+        derivative = PENALTIES[name].derivative(z, rho, multipliers)
+        slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
+        if gradient is not None:
+            gradient.sub_(derivative, alpha=chain)
+        del derivative
+        return PENALTIES[name].value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes), slope
+
+    return phr if name == "phr" else other
+
+
+def cals_hr_loss(
+    logits: Tensor,
+    target: Tensor,
+    multipliers: Tensor,
+    margin: float = 10.0,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Class-adaptive label smoothing with a linear penalty (CALS Eq. 5, averaged over classes).
+
+    .. math:: -\log s_y + \frac1K \sum_{k=1}^K \lambda_k \max(0, \max_j l_j - l_k - m)
+
+    ``multipliers`` :math:`\lambda` have shape ``(K,)``. Classes that share the largest logit share its gradient.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
+    penalty = linear_penalty(margin, per_class(multipliers, logits), 1 / logits.shape[1])
+    return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
+
+
+class _ClassAdaptiveLoss(AdaptiveLoss):
+    """One multiplier per class, learned from means over validation samples of functions of the logit distances."""
+
+    #: How many functions are averaged.
+    averages: ClassVar[int]
+    multipliers: Tensor
+
+    def __init__(
+        self, num_classes: int, margin: float, multiplier_init: float, *, ignore_index: int, reduction: Reduction
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.num_classes = whole("num_classes", num_classes, 2)
+        self.margin = margin
+        self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
+        self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init)))
+        self._forget()
+
+    @abstractmethod
+    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
+        """What is averaged: functions of the distances ``(N, K, *spatial)``, of the same shape."""
+
+    def _collect(self, batch: Batch) -> None:
+        logits = batch.logits.to(torch.promote_types(batch.logits.dtype, self.multipliers.dtype))
+        distance = logits.amax(dim=1, keepdim=True) - logits
+        over_samples = [0, *range(2, logits.dim())]
+        for i, function in enumerate(self._functions(distance)):
+            kept = torch.where(batch.kept.unsqueeze(1), function, 0)
+            self._sums[i] += tensors.double(kept).sum(dim=over_samples).cpu()
+        self._count += batch.kept.sum().cpu()
+
+    def _means(self) -> Tensor:
+        """Means over the samples of all processes, ``(averages, K)``."""
+        return (sum_over_processes(self._sums) / sum_over_processes(self._count)).to(self.multipliers)
+
+    def _observed(self) -> int:
+        return int(self._count)
+
+    def _forget(self) -> None:
+        self._sums = torch.zeros(self.averages, self.num_classes, dtype=torch.float64)
+        self._count = torch.zeros((), dtype=torch.int64)
+
+
+class CALSALM(_ClassAdaptiveLoss):
+    r"""Class-adaptive label smoothing by an augmented Lagrangian (CALS-ALM); see :func:`cals_alm_loss`.
+
+    After epoch j, with means over the validation samples (Algorithm 2):
+
+    .. math::
+        \lambda_k &\leftarrow \mathrm{mean}\, P'(d_k / m - 1, \rho_k, \lambda_k)
+                  \quad\text{projected on } [10^{-6}, 10^6] \quad\text{(Eq. 12)} \\
+        \bar d_k^{(j)} &= \mathrm{mean}\,(d_k / m - 1) \\
+        \rho_k &\leftarrow \gamma \rho_k \quad\text{if } \bar d_k^{(j)} > \tau \max(0, \bar d_k^{(j-1)})
+
+    rho changes only every ``rho_period`` epochs, but is always judged against the epoch just before, and stops at
+    ``rho_max``, as in the released code.
+
+    Args:
+        num_classes: Number of classes K.
+        margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
+        penalty: ``"phr"``, ``"p2"`` or ``"p3"``. With ``"p3"`` multipliers grow in proportion to themselves: start them
+            higher than 1e-6.
+        multiplier_init: Multipliers at the start.
+        rho_init: Penalty parameters at the start.
+        gamma: Factor by which rho grows.
+        tau: A constraint has improved if it fell below ``tau`` times its former value.
+        rho_period: Epochs between changes of rho; 0 keeps it fixed.
+        rho_max: Largest rho, None for no limit (the paper names none).
+        multiplier_period: Epochs between changes of the multipliers.
+        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Attributes:
+        multipliers: Multipliers, ``(K,)``.
+        rho: Penalty parameters, ``(K,)``.
+        constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``; positive where the margin is
+            violated on average.
+        epoch: How often :meth:`adapt` was called.
+    """
+
+    averages = 2
+    learned = ("multipliers", "rho", "constraint")
+    rho: Tensor
+    constraint: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        margin: float = 10.0,
+        penalty: str = "phr",
+        multiplier_init: float = 1e-6,
+        rho_init: float = 1.0,
+        gamma: float = 1.2,
+        tau: float = 0.9,
+        rho_period: int = 10,
+        rho_max: float | None = 10.0,
+        multiplier_period: int = 1,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        in_range("margin", margin, 0, open_low=True)
+        super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
+        self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
+        self.rho_init = in_range("rho_init", rho_init, 0, float("inf") if rho_max is None else rho_max, open_low=True)
+        self.gamma = in_range("gamma", gamma, 1)
+        self.tau = in_range("tau", tau, 0)
+        self.rho_period = whole("rho_period", rho_period, 0)
+        self.rho_max = rho_max
+        self.multiplier_period = whole("multiplier_period", multiplier_period, 1)
+        self.register_buffer("rho", torch.full((num_classes,), float(rho_init)))
+        self.register_buffer("constraint", torch.zeros(num_classes))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return cals_alm_loss(
+            logits,
+            target,
+            self.multipliers,
+            self.rho,
+            self.margin,
+            self.penalty,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
+        z = distance / self.margin - 1
+        derivative = PENALTIES[self.penalty].derivative(z, per_class(self.rho, z), per_class(self.multipliers, z))
+        return derivative, z
+
+    def _learn(self) -> None:
+        derivative, constraint = self._means()
+        epoch = int(self.epoch) + 1
+        if epoch % self.multiplier_period == 0:
+            self.multipliers.copy_(derivative.clamp(*SAFEGUARD))
+        if epoch > 1 and self.rho_period and epoch % self.rho_period == 0:
+            not_improved = constraint > self.tau * self.constraint.clamp(min=0)
+            grown = (self.gamma * self.rho).clamp(max=float("inf") if self.rho_max is None else self.rho_max)
+            self.rho.copy_(torch.where(not_improved, grown, self.rho))
+        self.constraint.copy_(constraint)
+
+
+class CALSHR(_ClassAdaptiveLoss):
+    r"""Class-adaptive label smoothing by a heuristic rule (CALS-HR); see :func:`cals_hr_loss`.
+
+    After each epoch, with :math:`P_k = \mathrm{mean}\, \lambda_k \max(0, d_k - m)` over the validation samples (Eq. 15):
+
+    .. math::
+        \lambda_k \leftarrow \begin{cases}
+            \mu \lambda_k & \text{if } P_k > \tau P_k^\mathrm{before} \\
+            \lambda_k / \mu & \text{if } P_k^\mathrm{before} > \tau P_k \\
+            \lambda_k & \text{otherwise}
+        \end{cases}
+
+    As released, nothing changes in the first epoch, nor as long as the former penalties of all classes are 0.
+
+    Args:
+        num_classes: Number of classes K.
+        margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
+        multiplier_init: Multipliers at the start (not in the paper; 0.1 as released).
+        factor: Factor mu by which a multiplier changes.
+        tolerance: Factor tau by which a penalty has to change for its multiplier to follow.
+        period: Epochs between changes of the multipliers; each is judged against the epoch just before.
+        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Attributes:
+        multipliers: Multipliers, ``(K,)``.
+        score: The penalties :math:`P_k` at the last :meth:`adapt`, ``(K,)``.
+        epoch: How often :meth:`adapt` was called.
+    """
+
+    averages = 1
+    learned = ("multipliers", "score")
+    score: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        margin: float = 10.0,
+        multiplier_init: float = 0.1,
+        factor: float = 1.1,
+        tolerance: float = 1.1,
+        period: int = 1,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        in_range("margin", margin, 0)
+        super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
+        self.factor = in_range("factor", factor, 1)
+        self.tolerance = in_range("tolerance", tolerance, 1)
+        self.period = whole("period", period, 1)
+        self.register_buffer("score", torch.zeros(num_classes))
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return cals_hr_loss(
+            logits,
+            target,
+            self.multipliers,
+            self.margin,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
+        return ((distance - self.margin).relu() * per_class(self.multipliers, distance),)
+
+    def _learn(self) -> None:
+        (score,) = self._means()
+        if self.score.any() and (int(self.epoch) + 1) % self.period == 0:
+            grown, shrunk = score > self.tolerance * self.score, self.score > self.tolerance * score
+            changed = torch.where(shrunk, self.multipliers / self.factor, self.multipliers)
+            changed = torch.where(grown, self.multipliers * self.factor, changed)
+            self.multipliers.copy_(changed.clamp(*SAFEGUARD))
+        self.score.copy_(score)

@@ -1,0 +1,107 @@
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant import tensors
+from calibrant.losses.base import Loss, in_range, with_gradient
+from calibrant.tensors import Reduction
+
+
+def cpc_loss(
+    logits: Tensor,
+    target: Tensor,
+    discrimination: float = 10.0,
+    exclusion: float = 1.0,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Cross-entropy plus pairwise constraints (CPC, Cheng and Vasconcelos 2022).
+
+    .. math::
+        -\log s_y - \frac{w_1}{K - 1} \sum_{j \ne y} \log \sigma(l_y - l_j)
+        - \frac{w_2}{(K - 1)(K - 2)} \sum_{i, j \ne y} \frac12 \log \sigma(l_i - l_j)
+
+    The second term (binary discrimination, :math:`w_1`) separates the true class from each other one, the third (binary
+    exclusion, :math:`w_2`) draws the others together; with K = 2 there is none. As in the code released with CALS the
+    double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    classes = logits.shape[1]
+    discrimination = discrimination / (classes - 1)
+    exclusion = exclusion / ((classes - 1) * max(1, classes - 2))
+    return tensors.reduce(_with_pairs(logits, target.unsqueeze(1), discrimination, exclusion), kept, reduction)
+
+
+def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion: float) -> Tensor:
+    """The three terms for each sample, with the gradient written out: autograd would keep twice as much."""
+    with torch.no_grad():
+        values = functional.cross_entropy(logits, target.squeeze(1), reduction="none")
+        gradient = logits.softmax(dim=1).scatter_add_(1, target, logits.new_full((), -1).expand_as(target))
+        if logits.shape[1] > 2:
+            value, slope = _pairs_of_others(logits, target)
+            values.add_(value, alpha=exclusion)
+            gradient.add_(slope, alpha=exclusion)
+            del slope
+        margins = (logits - logits.gather(1, target)).scatter_(1, target, -torch.inf)  # l_j - l_y, leaving out j = y
+        values.add_(functional.softplus(margins).sum(dim=1), alpha=discrimination)
+        slope = margins.sigmoid_().mul_(discrimination)
+        gradient.add_(slope).scatter_add_(1, target, -slope.sum(dim=1, keepdim=True))
+    return with_gradient(logits, values, gradient)
+
+
+def _pairs_of_others(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Sum over wrong classes i and j of softplus(l_j - l_i) / 2 for each sample, and its gradient.
+
+    Pairs (i, j) and (j, i) together give :math:`|x|/2 + \log(1 + e^{-|x|})` of :math:`x = l_i - l_j`, with derivative
+    :math:`\tanh(x/2)/2`. They are added up over blocks of samples, since all pairs at once would take K times the memory of
+    the logits; the compiler needs no blocks, it fuses the pairs into the sums.
+    """
+    last = logits.movedim(1, -1)
+    samples = last.clone(memory_format=torch.contiguous_format).flatten(0, -2)
+    labels = target.movedim(1, -1).flatten(0, -2)
+    values = samples.new_empty(len(samples))
+    others = torch.arange(logits.shape[1] - 1, device=logits.device)
+    block = len(samples) if torch.compiler.is_compiling() else max(1, len(samples) // (4 * logits.shape[1]))
+    for sample, label, value in zip(samples.split(block), labels.split(block), values.split(block), strict=True):
+        wrong = others + (others >= label)  # all classes but the true one
+        logit = sample.gather(1, wrong)
+        x = logit.unsqueeze(2) - logit.unsqueeze(1)
+        sample.zero_().scatter_(1, wrong, (x / 2).tanh_().sum(dim=2) / 2)
+        x.abs_()
+        value.copy_(x.sum(dim=(1, 2)) / 4 + x.neg_().exp_().log1p_().sum(dim=(1, 2)) / 2)
+    return values.view(last.shape[:-1]), samples.view(last.shape).movedim(-1, 1)
+
+
+class CPC(Loss):
+    """Cross-entropy plus pairwise constraints; see :func:`cpc_loss`.
+
+    Args:
+        discrimination: Weight of the binary discrimination term (10 in CALS Appendix C, 0.1 in its released code).
+        exclusion: Weight of the binary exclusion term.
+        ignore_index: Label of samples or pixels to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(
+        self,
+        discrimination: float = 10.0,
+        exclusion: float = 1.0,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.discrimination = in_range("discrimination", discrimination, 0)
+        self.exclusion = in_range("exclusion", exclusion, 0)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return cpc_loss(
+            logits,
+            target,
+            self.discrimination,
+            self.exclusion,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )

@@ -1,0 +1,104 @@
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant import tensors
+from calibrant.losses.base import Loss, in_range
+from calibrant.tensors import Reduction
+
+
+def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
+    r"""Focal term :math:`-(1 - p)^\gamma \log p` from ``nll`` :math:`= -\log p`.
+
+    ``gamma`` may differ by sample; where it is negative the term is the inverse focal one,
+    :math:`-(1 + p)^{|\gamma|} \log p`. The gradient goes through p, not through gamma.
+    """
+    gamma = torch.as_tensor(gamma, dtype=nll.dtype, device=nll.device)
+    base = torch.where(gamma < 0, 1 + torch.exp(-nll), -torch.expm1(-nll))
+    # Where p rounds to 1 the derivative of base^gamma is infinite for gamma < 1, times log p = 0: keep it finite.
+    return base.clamp(min=torch.finfo(nll.dtype).tiny).pow(gamma.abs()) * nll
+
+
+def focal_loss(
+    logits: Tensor, target: Tensor, gamma: float = 3.0, *, ignore_index: int = -100, reduction: Reduction = "mean"
+) -> Tensor:
+    r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class."""
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    nll = functional.cross_entropy(logits, target, reduction="none")
+    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+
+
+def focal_sd_loss(
+    logits: Tensor,
+    target: Tensor,
+    gamma: float = 3.0,
+    gamma_hard: float = 5.0,
+    threshold: float = 0.2,
+    *,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Sample-dependent focal loss (FLSD): ``gamma_hard`` where :math:`s_y` < ``threshold``, ``gamma`` elsewhere.
+
+    The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    nll = functional.cross_entropy(logits, target, reduction="none")
+    hard = torch.exp(-nll.detach()) < threshold
+    return tensors.reduce(modulate(nll, torch.where(hard, gamma_hard, gamma)), kept, reduction)
+
+
+class Focal(Loss):
+    """Focal loss (FL); see :func:`focal_loss`.
+
+    Args:
+        gamma: Exponent; 0 gives cross-entropy.
+        ignore_index: Label of samples or pixels to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(self, gamma: float = 3.0, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.gamma = in_range("gamma", gamma, 0)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return focal_loss(logits, target, self.gamma, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class FocalSD(Loss):
+    """Sample-dependent focal loss (FLSD, by default FLSD-53); see :func:`focal_sd_loss`.
+
+    Args:
+        gamma: Exponent for samples whose true class has at least the probability ``threshold``.
+        gamma_hard: Exponent for the others.
+        threshold: The probability that separates them.
+        ignore_index: Label of samples or pixels to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 3.0,
+        gamma_hard: float = 5.0,
+        threshold: float = 0.2,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.gamma = in_range("gamma", gamma, 0)
+        self.gamma_hard = in_range("gamma_hard", gamma_hard, 0)
+        self.threshold = in_range("threshold", threshold, 0, 1)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return focal_sd_loss(
+            logits,
+            target,
+            self.gamma,
+            self.gamma_hard,
+            self.threshold,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )

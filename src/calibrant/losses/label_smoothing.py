@@ -1,0 +1,38 @@
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.losses.base import Loss, in_range
+from calibrant.tensors import Reduction
+
+
+def label_smoothing_loss(
+    logits: Tensor, target: Tensor, alpha: float = 0.05, *, ignore_index: int = -100, reduction: Reduction = "mean"
+) -> Tensor:
+    r"""Label smoothing: cross-entropy with the label mixed with the uniform distribution.
+
+    .. math:: -(1 - \alpha) \log s_y - \frac{\alpha}{K} \sum_{k=1}^K \log s_k
+
+    The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    log_s = logits.log_softmax(dim=1)
+    log_s_y = log_s.gather(1, target.unsqueeze(1)).squeeze(1)
+    return tensors.reduce((alpha - 1) * log_s_y - alpha * log_s.mean(dim=1), kept, reduction)
+
+
+class LabelSmoothing(Loss):
+    """Label smoothing; see :func:`label_smoothing_loss`.
+
+    Args:
+        alpha: Mass taken from the label and spread over all classes, in [0, 1].
+        ignore_index: Label of samples or pixels to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(self, alpha: float = 0.05, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.alpha = in_range("alpha", alpha, 0, 1)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return label_smoothing_loss(logits, target, self.alpha, ignore_index=self.ignore_index, reduction=self.reduction)

@@ -1,0 +1,142 @@
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.losses.base import Loss, in_range, one_of
+from calibrant.tensors import Reduction
+
+Form = Literal["paper", "released"]
+
+
+def mmce_loss(
+    logits: Tensor,
+    target: Tensor,
+    weight: float = 0.1,
+    *,
+    weighted: bool = False,
+    form: Form = "paper",
+    width: float = 0.4,
+    ignore_index: int = -100,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Cross-entropy plus the maximum mean calibration error of the batch (MMCE, Kumar et al. 2018).
+
+    With r the probability of the predicted class and c = 1 where it is the true one, else 0,
+
+    .. math:: -\log s_y + w \sqrt{\textstyle\sum_{i,j} a_i a_j\, e^{-|r_i - r_j| / h}}, \qquad a_i = \frac{c_i - r_i}{N}
+
+    ``weighted`` divides by the number of right (wrong) predictions instead of N where the prediction is right (wrong).
+    ``form="released"`` is the arithmetic of the authors' code: without the root, or, if weighted, normalised twice.
+
+    On sorted confidences the kernel turns the double sum into running sums, so that it takes O(N log N) time and O(N)
+    memory, exactly. The penalty belongs to the batch: with ``reduction="none"`` every sample is given all of it.
+    """
+    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    prediction = logits.detach().max(dim=1).indices
+    log_s = logits.log_softmax(dim=1).gather(1, torch.stack([target, prediction], dim=1))
+    penalty = _mmce(log_s[:, 1].exp(), prediction == target, kept, weighted=weighted, form=form, width=width)
+    return tensors.reduce(weight * penalty - log_s[:, 0], kept, reduction)
+
+
+def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: Form, width: float) -> Tensor:
+    """The penalty, a scalar."""
+    r = tensors.double(r.flatten())
+    right, wrong = (correct & kept).flatten().to(r), (~correct & kept).flatten().to(r)
+    gram = cast("Tensor", _LaplacianGram.apply(r, torch.stack([right * (1 - r), -wrong * r]), width))
+    m, n = right.sum(), wrong.sum()
+    if weighted and form == "released":
+        mean = _denominators(m, n) * (_denominators(m, n) + 1e-5)
+        penalty = (gram / mean).sum().clamp(min=0).add(1e-10).sqrt() * ((m > 0) & (n > 0))
+    elif form == "released":
+        penalty = gram.sum() / (m + n).clamp(min=1).square()
+    else:
+        square = (gram / _denominators(m, n)).sum() if weighted else gram.sum() / (m + n).clamp(min=1).square()
+        # The root has no derivative at 0; what is smaller than this is the rounding of 0.
+        penalty = square.clamp(min=1e-24).sqrt() * (square > 1e-24)
+    return penalty
+
+
+def _denominators(m: Tensor, n: Tensor) -> Tensor:
+    counts = torch.stack([m, n]).clamp(min=1)
+    return counts[:, None] * counts
+
+
+class _LaplacianGram(torch.autograd.Function):
+    r"""Gram matrix :math:`G_{ab} = \sum_{i,j} A_{ai} A_{bj} e^{-|r_i - r_j| / h}` of the rows of A.
+
+    Sorted by r, :math:`\sum_{j: r_j < r_i} A_j e^{-(r_i - r_j)/h} = e^{-r_i/h} \sum_{j: r_j < r_i} A_j e^{r_j/h}`, and
+    likewise from above: running sums. Nothing overflows, because r lies in [0, 1]. Where confidences are equal the kernel
+    has a kink; their pairs are left out of the derivative, so that it does not depend on the order of equal samples.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, a: Tensor, width: float) -> Tensor:
+        r_sorted, order = r.sort()
+        a_sorted = a[:, order]
+        up, down = torch.exp(r_sorted / width), torch.exp(-r_sorted / width)
+        below_or_equal, above_or_equal = _running_sum(a_sorted * up), _running_sum(a_sorted * down)
+        first, last = torch.searchsorted(r_sorted, r_sorted), torch.searchsorted(r_sorted, r_sorted, right=True)
+        below = down * below_or_equal[:, first]
+        above = up * (above_or_equal[:, -1:] - above_or_equal[:, last])
+        equal = down * (below_or_equal[:, last] - below_or_equal[:, first])
+        unsort = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        ka = (below + equal + above)[:, unsort]
+        derivative = ((above - below) / width)[:, unsort]
+        ctx.save_for_backward(a, ka, derivative)
+        return a @ ka.T
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
+        a, ka, derivative = ctx.saved_tensors
+        both = grad_output + grad_output.T
+        return (a * (both @ derivative)).sum(dim=0), both @ ka, None
+
+
+def _running_sum(values: Tensor) -> Tensor:
+    """Sums of the first 0, 1, ..., N values of each row."""
+    return torch.nn.functional.pad(values.cumsum(dim=1), (1, 0))
+
+
+class MMCE(Loss):
+    """Cross-entropy plus the maximum mean calibration error of the batch; see :func:`mmce_loss`.
+
+    Args:
+        weight: Weight of the penalty (0.1 in CALS Appendix C).
+        weighted: Weigh right and wrong predictions by the inverse of their number.
+        form: ``"paper"`` for the formula, ``"released"`` for the arithmetic of the authors' code.
+        width: Width h of the kernel.
+        ignore_index: Label of samples or pixels to leave out.
+        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.1,
+        weighted: bool = False,
+        form: Form = "paper",
+        width: float = 0.4,
+        *,
+        ignore_index: int = -100,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        self.weight = in_range("weight", weight, 0)
+        self.weighted = bool(weighted)
+        self.form: Form = one_of("form", form, get_args(Form))
+        self.width = in_range("width", width, 0, open_low=True)
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return mmce_loss(
+            logits,
+            target,
+            self.weight,
+            weighted=self.weighted,
+            form=self.form,
+            width=self.width,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )

@@ -1,0 +1,12 @@
+import os
+
+# Some machines announce AMX but cannot run it, and bfloat16 products die there; it has to be said before torch is loaded.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
