@@ -1,16 +1,25 @@
+import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.losses.base import Loss
+from calibrant.losses.base import Loss, with_gradient
 from calibrant.tensors import Reduction
 
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
     r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2."""
     logits, target, kept = tensors.batch(logits, target, ignore_index)
-    target = target.unsqueeze(1)
-    error = logits.softmax(dim=1).scatter_add(1, target, logits.new_full((), -1).expand_as(target))
-    return tensors.reduce(error.square().sum(dim=1), kept, reduction)
+    return tensors.reduce(_brier(logits, target.unsqueeze(1)), kept, reduction)
+
+
+def _brier(logits: Tensor, target: Tensor) -> Tensor:
+    """Values with their gradient 2 s (e - <s, e>), e = s - onehot_y: three temporaries instead of autograd's five."""
+    with torch.no_grad():
+        s = logits.softmax(dim=1)
+        error = s.scatter_add(1, target, s.new_full((), -1).expand_as(target))
+        values = error.square().sum(dim=1)
+        gradient = error.sub_((s * error).sum(dim=1, keepdim=True)).mul_(s).mul_(2)
+    return with_gradient(logits, values, gradient)
 
 
 class Brier(Loss):

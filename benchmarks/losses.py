@@ -1,0 +1,153 @@
+"""Cost of every loss, as a multiple of ``torch.nn.functional.cross_entropy`` on the same logits in the same run.
+
+    python benchmarks/losses.py [--json benchmarks/losses.json] [--repeats 15] [--only cals-alm mbls]
+
+Time is forward + backward, the median over repeats in which all losses take turns, so that what else the machine does falls
+on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits themselves, as a multiple
+of the logits.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler, which tells the memory, is chatty
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant.losses import METHODS, create
+
+SHAPES = [(1024, 1000), (4, 21, 256, 256)]
+#: The most that a loss may cost, by (key, mode).
+LIMITS = {
+    ("mbls", "eager"): 3.0,
+    ("mbls", "compiled"): 2.0,
+    ("cals-alm", "eager"): 3.0,
+    ("cals-alm", "compiled"): 2.0,
+    ("flsd", "eager"): 3.0,
+    ("adafocal", "eager"): 3.0,
+    ("mmce", "eager"): 8.0,
+}
+MEMORY_LIMIT = 4.0
+
+Step = Callable[[], None]
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: Tensor) -> Step:
+    def run() -> None:
+        logits.grad = None
+        loss(logits, target).backward()
+
+    return run
+
+
+def peak_memory(run: Step) -> int:
+    """Largest number of bytes that are allocated at once while ``run`` runs."""
+    run()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        run()
+    now = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+def medians(steps: dict[str, Step], repeats: int, what: str) -> dict[str, float]:
+    """Median seconds of each step; the steps take turns, each time starting with another one."""
+    for run in steps.values():
+        run()
+        run()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    names = list(steps)
+    for i in track(range(repeats), what, transient=True):
+        for name in names[i % len(names) :] + names[: i % len(names)]:
+            start = time.perf_counter()
+            steps[name]()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    logits = (5 * torch.randn(shape)).requires_grad_()
+    target = torch.randint(shape[1], (shape[0], *shape[2:]))
+    bytes_of_logits = logits.numel() * logits.element_size()
+    losses = {key: create(key, num_classes=shape[1]) for key in keys}
+    steps = {
+        "cross_entropy": step(functional.cross_entropy, logits, target),
+        **{f"{key} eager": step(loss, logits, target) for key, loss in losses.items()},
+        **{
+            f"{key} compiled": step(torch.compile(loss, dynamic=False), logits, target)
+            for key, loss in losses.items()
+            if (key, "compiled") in LIMITS
+        },
+    }
+    # A step of seconds needs no fifteen repeats, and would make the others wait.
+    slow = {name for name in steps if name.startswith("cpc") and math.prod(shape[:1] + shape[2:]) * shape[1] ** 2 > 1e8}
+    seconds = medians({name: run for name, run in steps.items() if name not in slow}, repeats, f"{shape}")
+    seconds |= medians({name: steps[name] for name in slow}, 1, f"{shape}, slow") if slow else {}
+    base = seconds["cross_entropy"]
+    base_memory = peak_memory(steps["cross_entropy"])
+    rows = [{"loss": "cross_entropy", "mode": "eager", "milliseconds": 1e3 * base, "ratio": 1.0, "limit": None}]
+    rows[0]["memory"] = base_memory / bytes_of_logits
+    for name in steps:
+        if name == "cross_entropy":
+            continue
+        key, mode = name.split()
+        row = {"loss": key, "mode": mode, "milliseconds": 1e3 * seconds[name], "ratio": seconds[name] / base}
+        row["limit"] = LIMITS.get((key, mode)) if key != "mmce" or len(shape) > 2 else None
+        row["memory"] = peak_memory(steps[name]) / bytes_of_logits if mode == "eager" else None
+        rows.append(row)
+    return [{"shape": list(shape), **row} for row in rows]
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    for shape in SHAPES:
+        table = Table("loss", "mode", "ms", "x cross_entropy", "at most", "memory, x logits", title=f"logits {shape}")
+        for row in rows:
+            if tuple(row["shape"]) != shape:
+                continue
+            limit, memory = row["limit"], row["memory"]
+            too_slow = limit is not None and row["ratio"] > limit
+            too_big = memory is not None and memory > MEMORY_LIMIT
+            table.add_row(
+                row["loss"],
+                row["mode"],
+                f"{row['milliseconds']:.1f}",
+                f"{'[red]' if too_slow else ''}{row['ratio']:.2f}",
+                "" if limit is None else f"{limit:.1f}",
+                "" if memory is None else f"{'[red]' if too_big else ''}{memory:.2f}",
+            )
+        Console().print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "losses.json", help="where the results go")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--only", nargs="*", choices=list(METHODS), default=list(METHODS), metavar="LOSS")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    rows = [row for shape in SHAPES for row in measure(shape, arguments.only, arguments.repeats)]
+    show(rows)
+    environment = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
+    arguments.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
+    print(f"written to {arguments.json}")
+
+
+if __name__ == "__main__":
+    main()
