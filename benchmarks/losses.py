@@ -3,8 +3,7 @@
     python benchmarks/losses.py [--json benchmarks/losses.json] [--repeats 15] [--only cals-alm mbls]
 
 Time is forward + backward, the median over repeats in which all losses take turns, so that what else the machine does falls
-on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits themselves, as a multiple
-of the logits.
+on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits, as a multiple of them.
 """
 
 import argparse
@@ -104,13 +103,11 @@ def measure(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[
     base_memory = peak_memory(steps["cross_entropy"])
     rows = [{"loss": "cross_entropy", "mode": "eager", "milliseconds": 1e3 * base, "ratio": 1.0, "limit": None}]
     rows[0]["memory"] = base_memory / bytes_of_logits
-    for name in steps:
-        if name == "cross_entropy":
-            continue
+    for name, run in list(steps.items())[1:]:
         key, mode = name.split()
         row = {"loss": key, "mode": mode, "milliseconds": 1e3 * seconds[name], "ratio": seconds[name] / base}
         row["limit"] = LIMITS.get((key, mode)) if key != "mmce" or len(shape) > 2 else None
-        row["memory"] = peak_memory(steps[name]) / bytes_of_logits if mode == "eager" else None
+        row["memory"] = peak_memory(run) / bytes_of_logits if mode == "eager" else None
         rows.append(row)
     return [{"shape": list(shape), **row} for row in rows]
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from golden_cases import Case, cases
 from torch import Tensor
 
 from calibrant import losses
 from calibrant.losses.penalties import PENALTIES
+from golden_cases import Case, cases
 
 #: Cases that do not pass, or not in full, and what is tested instead.
 EXCEPTIONS = {

@@ -1,4 +1,4 @@
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: For
     """The penalty, a scalar."""
     r = tensors.double(r.flatten())
     right, wrong = (correct & kept).flatten().to(r), (~correct & kept).flatten().to(r)
-    gram = cast("Tensor", _LaplacianGram.apply(r, torch.stack([right * (1 - r), -wrong * r]), width))
+    gram: Tensor = _LaplacianGram.apply(r, torch.stack([right * (1 - r), -wrong * r]), width)[0]
     m, n = right.sum(), wrong.sum()
     if weighted and form == "released":
         mean = _denominators(m, n) * (_denominators(m, n) + 1e-5)
@@ -73,7 +73,7 @@ class _LaplacianGram(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, r: Tensor, a: Tensor, width: float) -> Tensor:
+    def forward(r: Tensor, a: Tensor, width: float) -> tuple[Tensor, Tensor, Tensor]:
         order, first, last = _order_with_ties(r)
         a_sorted = a[:, order]
         up = torch.exp(r[order] / width)
@@ -86,14 +86,19 @@ class _LaplacianGram(torch.autograd.Function):
         ka += above
         derivative = above.sub_(below).div_(width)
         ka, derivative = (torch.empty_like(a).index_copy_(1, order, x) for x in (ka, derivative))
-        ctx.save_for_backward(a, ka, derivative)
-        return a @ ka.T
+        return a @ ka.T, ka, derivative
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        _, ka, derivative = output
+        ctx.mark_non_differentiable(ka, derivative)
+        ctx.save_for_backward(inputs[1], ka, derivative)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_gram: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None]:
         a, ka, derivative = ctx.saved_tensors
-        both = grad_output + grad_output.T
+        both = grad_gram + grad_gram.T
         return (a * (both @ derivative)).sum(dim=0), both @ ka, None
 
 

@@ -1,0 +1,49 @@
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.extras import require
+
+
+class Split(NamedTuple):
+    """Inputs and labels."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Splits(NamedTuple):
+    """The three parts of a data set."""
+
+    train: Split
+    validation: Split
+    test: Split
+
+
+def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed: int = 0) -> Splits:
+    r"""Handwritten digits, 8 x 8 grey pixels in [0, 1], 10 classes: scikit-learn's, no download.
+
+    Each class gives ``test`` and ``validation`` images to those parts; of the rest, class k keeps
+    :math:`n_k = n_0 \rho^{-k/9}` for training, with :math:`\rho` the ``imbalance`` and :math:`n_0` what the smallest class
+    has left.
+
+    Args:
+        imbalance: How many times as many images class 0 keeps as class 9.
+        validation: Validation images of each class.
+        test: Test images of each class.
+        seed: Which images go where.
+    """
+    data = require("sklearn.datasets", "calibrant.data.digits").load_digits()
+    x = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
+    y = torch.tensor(data.target, dtype=torch.int64)
+    shuffle = torch.Generator().manual_seed(seed)
+    classes = [torch.nonzero(y == k).flatten() for k in range(10)]
+    classes = [members[torch.randperm(len(members), generator=shuffle)] for members in classes]
+    most = min(map(len, classes)) - test - validation
+    counts = [round(most * imbalance ** (-k / 9)) for k in range(10)]
+    bounds = {"test": (0, test), "validation": (test, test + validation)}
+    parts = {name: torch.cat([members[a:b] for members in classes]) for name, (a, b) in bounds.items()}
+    start = test + validation
+    parts["train"] = torch.cat([m[start : start + n] for m, n in zip(classes, counts, strict=True)])
+    return Splits(**{name: Split(x[indices], y[indices]) for name, indices in parts.items()})

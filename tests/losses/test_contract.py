@@ -1,0 +1,374 @@
+"""What holds for every loss, whatever it computes."""
+
+import copy
+import inspect
+import pickle
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from variants import BATCH_LEVEL, VARIANTS
+
+from calibrant import losses
+from calibrant.losses import METHODS, AdaptiveLoss, Loss
+
+#: Their gamma is a function of p, but by choice a constant for the gradient: the golden vectors have it.
+GAMMA_OF_P = {"calfocal sample", "calfocal steep"}
+
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+every_method = pytest.mark.parametrize("key", METHODS)
+
+
+def run(loss: Loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Value (summed if there are several) and gradient."""
+    logits = logits.detach().clone().requires_grad_()
+    value = loss(logits, target)
+    value.sum().backward()
+    return value.detach(), logits.grad
+
+
+def data(*shape: int, scale: float = 5.0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return (scale * torch.randn(shape)).to(dtype), torch.randint(shape[1], (shape[0], *shape[2:]))
+
+
+EXTREMES = {
+    "logits of 1e4": lambda: (1e4 * torch.randn(16, 10).clamp(-1, 1), torch.randint(10, (16,))),
+    "saturated and all right": lambda: (100 * torch.eye(10), torch.arange(10)),
+    "saturated and all wrong": lambda: (100 * torch.eye(10), (torch.arange(10) + 1) % 10),
+    "one sample": lambda: data(1, 10),
+    "no sample": lambda: data(0, 10),
+    "all logits equal": lambda: (torch.zeros(8, 10), torch.arange(8)),
+    "ties of the largest logit": lambda: (torch.tensor([[3.0, 3.0, 1.0, 3.0]]).repeat(4, 1), torch.arange(4)),
+    "K = 2": lambda: data(32, 2),
+    "K = 1000": lambda: data(8, 1000),
+    "float16": lambda: data(16, 10, dtype=torch.float16),
+    "bfloat16": lambda: data(16, 10, dtype=torch.bfloat16),
+    "float16, logits of 1e3": lambda: (1e3 * torch.randn(8, 10).sign().half(), torch.arange(8)),
+    "dense, three dimensions": lambda: data(2, 5, 3, 4, 2),
+}
+
+
+@pytest.mark.parametrize("extreme", EXTREMES)
+@every_variant
+def test_value_and_gradient_are_finite(name: str, extreme: str) -> None:
+    logits, target = EXTREMES[extreme]()
+    value, gradient = run(VARIANTS[name](num_classes=logits.shape[1]), logits, target)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    assert gradient.dtype == logits.dtype
+    assert value.dtype == torch.float32  # half precision is computed with in float32
+
+
+@every_variant
+def test_everything_ignored_gives_zero_and_leaves_statistics_alone(name: str) -> None:
+    logits, _ = data(3, 7, 4)
+    target = torch.full((3, 4), 255)
+    for reduction in ("mean", "sum", "none"):
+        loss = VARIANTS[name](num_classes=7, ignore_index=255, reduction=reduction)
+        value, gradient = run(loss, logits, target)
+        assert (value == 0).all()
+        assert (gradient == 0).all()
+    if isinstance(loss, AdaptiveLoss):
+        loss.observe(logits, target)
+        with pytest.raises(RuntimeError, match="observe"):
+            loss.adapt()
+        other, labels = data(3, 7, 4)
+        reference = copy.deepcopy(loss)
+        reference.observe(other, labels)
+        reference.adapt()
+        loss.observe(other, labels)
+        loss.observe(logits, target)
+        loss.adapt()
+        assert_same_state(loss, reference)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in GAMMA_OF_P])
+def test_gradcheck(name: str) -> None:
+    logits, target = data(6, 4, 3, scale=3.0, dtype=torch.float64)
+    target[0, 0] = -100
+    for reduction in ("mean", "none"):
+        loss = VARIANTS[name](num_classes=4, reduction=reduction, **margin_of(name, 2.0)).double()
+        assert torch.autograd.gradcheck(lambda x, loss=loss: loss(x, target), logits.requires_grad_())
+
+
+def margin_of(name: str, margin: float) -> dict[str, float]:
+    """A margin that random logits of the test exceed about half of the time."""
+    return {"margin": margin} if name.split(maxsplit=1)[0] in ("mbls", "cals-hr", "cals-alm") else {}
+
+
+@every_variant
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_pixels_are_as_if_they_were_not_there(name: str, reduction: str) -> None:
+    logits, target = data(4, 6, 5, 3)
+    ignored = torch.rand(target.shape) < 0.3
+    target[ignored] = 255
+    loss = VARIANTS[name](num_classes=6, ignore_index=255, reduction=reduction)
+    value, gradient = run(loss, logits, target)
+    kept_value, kept_gradient = run(loss, logits.movedim(1, -1)[~ignored], target[~ignored])
+    if reduction == "none":
+        assert value.shape == target.shape
+        assert (value[ignored] == 0).all()
+        value = value[~ignored]
+    torch.testing.assert_close(value, kept_value)
+    torch.testing.assert_close(gradient.movedim(1, -1)[~ignored], kept_gradient)
+    assert (gradient.movedim(1, -1)[ignored] == 0).all()
+
+
+@every_variant
+def test_reductions_agree(name: str) -> None:
+    logits, target = data(20, 6)
+    target[::7] = -100
+    build = VARIANTS[name]
+    none = build(num_classes=6, reduction="none")(logits, target)
+    torch.testing.assert_close(build(num_classes=6, reduction="sum")(logits, target), none.sum())
+    torch.testing.assert_close(build(num_classes=6)(logits, target), none.sum() / (target != -100).sum())
+
+
+@every_variant
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**20), shift=st.floats(-50, 50), n=st.integers(1, 20), k=st.integers(2, 12))
+def test_only_differences_of_logits_matter_and_no_order(name: str, seed: int, shift: float, n: int, k: int) -> None:
+    torch.manual_seed(seed)
+    logits, target = data(n, k, dtype=torch.float64)
+    loss = VARIANTS[name](num_classes=k, **margin_of(name, 4.0)).double()
+    value, gradient = run(loss, logits, target)
+    shifted, shifted_gradient = run(loss, logits + shift, target)
+    torch.testing.assert_close(shifted, value, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(shifted_gradient, gradient, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradient.sum(dim=1), torch.zeros(n, dtype=torch.float64), rtol=0, atol=1e-9)
+    order = torch.randperm(n)
+    permuted, permuted_gradient = run(loss, logits[order], target[order])
+    torch.testing.assert_close(permuted, value, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(permuted_gradient, gradient[order], rtol=1e-9, atol=1e-12)
+
+
+@every_variant
+def test_equal_samples_get_equal_gradients(name: str) -> None:
+    """Also where confidences tie, which sorts of MMCE's running sums must not see."""
+    logits, target = data(3, 5, dtype=torch.float64)
+    _, gradient = run(VARIANTS[name](num_classes=5).double(), logits.repeat(4, 1), target.repeat(4))
+    torch.testing.assert_close(gradient, gradient[:3].repeat(4, 1), rtol=1e-12, atol=1e-14)
+
+
+@every_variant
+def test_without_gradient_the_value_is_the_same(name: str) -> None:
+    logits, target = data(8, 6)
+    loss = VARIANTS[name](num_classes=6)
+    with torch.no_grad():
+        plain = loss(logits, target)
+    assert not plain.requires_grad
+    torch.testing.assert_close(plain, run(loss, logits, target)[0])
+
+
+@every_variant
+def test_gradient_scales_with_what_comes_from_above(name: str) -> None:
+    logits, target = data(8, 6)
+    weights = torch.rand(8)
+    loss = VARIANTS[name](num_classes=6, reduction="none")
+    logits.requires_grad_()
+    value = loss(logits, target)
+    (weighted,) = torch.autograd.grad((value * weights).sum(), logits, retain_graph=True)
+    parts = [torch.autograd.grad(v, logits, retain_graph=True)[0] for v in value]
+    torch.testing.assert_close(weighted, sum(w * part for w, part in zip(weights, parts, strict=True)))
+
+
+@every_variant
+def test_autocast(name: str) -> None:
+    """A network under autocast gives bfloat16 logits; the loss computes with them in float32."""
+    network = nn.Linear(12, 6)
+    loss = VARIANTS[name](num_classes=6)
+    target = torch.randint(6, (10,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = network(torch.randn(10, 12))
+        assert logits.dtype == torch.bfloat16
+        value = loss(logits, target)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, loss(logits.float(), target))
+    value.backward()
+    assert network.weight.grad.isfinite().all()
+
+
+@every_variant
+def test_integer_types_of_target(name: str) -> None:
+    logits, target = data(8, 6)
+    loss = VARIANTS[name](num_classes=6)
+    for dtype in (torch.uint8, torch.int16, torch.int32):
+        assert loss(logits, target.to(dtype)) == loss(logits, target)
+
+
+@every_variant
+def test_copies_are_equal_and_independent(name: str) -> None:
+    logits, target = data(8, 6)
+    loss = VARIANTS[name](num_classes=6)
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):  # noqa: S301
+        assert torch.equal(other(logits, target), loss(logits, target))
+        assert_same_state(other, loss)
+        if isinstance(loss, AdaptiveLoss):
+            other.observe(logits, target)
+            other.adapt()
+            assert other.epoch == 1
+            assert loss.epoch == 0
+
+
+@every_variant
+def test_double_and_half(name: str) -> None:
+    logits, target = data(8, 6)
+    loss = VARIANTS[name](num_classes=6)
+    single = loss(logits, target)
+    double = loss.double()(logits.double(), target)
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), single)
+    for buffer in loss.half().buffers():
+        assert buffer.dtype in (torch.float64, torch.int64)  # learned state never loses precision
+
+
+@every_variant
+def test_compiles_in_one_graph(name: str) -> None:
+    logits, target = data(8, 6, 5)
+    target[0, 0] = -100
+    loss = VARIANTS[name](num_classes=6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        value, gradient = run(compiled, logits, target)
+        expected, expected_gradient = run(loss, logits, target)
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(gradient, expected_gradient)
+        if isinstance(loss, AdaptiveLoss):  # new weights are seen without compiling again
+            loss.observe(logits, target)
+            loss.adapt()
+            torch.testing.assert_close(compiled(logits, target), loss(logits, target))
+
+
+@pytest.mark.parametrize("key", ["cals-alm", "mmce"])
+def test_compiles_to_machine_code(key: str) -> None:
+    logits, target = data(8, 6, 5)
+    loss = losses.create(key, num_classes=6)
+    value, gradient = run(torch.compile(loss), logits, target)
+    expected, expected_gradient = run(loss, logits, target)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+
+
+@every_method
+def test_functional_transforms(key: str) -> None:
+    logits, target = data(8, 6)
+    loss = losses.create(key, num_classes=6)
+    torch.testing.assert_close(torch.func.grad(lambda x: loss(x, target))(logits), run(loss, logits, target)[1])
+
+
+@every_method
+def test_constructor_arguments_are_kept_and_shown(key: str) -> None:
+    loss = losses.create(key, num_classes=6, ignore_index=7, reduction="sum")
+    for argument in inspect.signature(type(loss)).parameters:
+        assert f"{argument}={getattr(loss, argument)!r}" in repr(loss)
+    assert "ignore_index=7, reduction='sum'" in repr(loss)
+
+
+def assert_same_state(a: Loss, b: Loss) -> None:
+    first, second = a.state_dict(), b.state_dict()
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+def bad_inputs() -> dict[str, tuple[tuple[object, object], type[Exception], str]]:
+    logits, target = data(4, 6)
+    return {
+        "probabilities as target": ((logits, logits.softmax(1)), TypeError, r"target.*integer.*float32.*argmax"),
+        "bool target": ((logits, target > 2), TypeError, r"target.*bool"),
+        "list target": ((logits, [1, 2, 3, 4]), TypeError, "target.*list"),
+        "integer logits": ((logits.long(), target), TypeError, "logits.*int64"),
+        "one-dimensional logits": ((logits[0], target[:1]), ValueError, r"logits.*\(6,\).*unsqueeze"),
+        "one class": ((logits[:, :1], target), ValueError, r"at least 2 classes.*\(4, 1\).*torch.cat"),
+        "wrong number of samples": ((logits, target[:3]), ValueError, r"target.*\(4,\).*\(4, 6\).*\(3,\)"),
+        "wrong spatial shape": ((logits[..., None].repeat(1, 1, 3), target), ValueError, r"target.*\(4, 3\).*\(4,\)"),
+        "label too large": ((logits, target.index_fill(0, torch.tensor([1]), 6)), ValueError, r"value 6.*0\.\.5.*index=6"),
+        "negative label": ((logits, target.index_fill(0, torch.tensor([1]), -1)), ValueError, r"value -1.*ignore_index=-1"),
+    }
+
+
+@every_method
+def test_bad_input_is_refused_with_a_cure(key: str) -> None:
+    loss = losses.create(key, num_classes=6)
+    for arguments, error, message in bad_inputs().values():
+        for call in [loss, loss.observe] if isinstance(loss, AdaptiveLoss) else [loss]:
+            with pytest.raises(error, match=message):
+                call(*arguments)
+
+
+@pytest.mark.parametrize("key", [key for key, method in METHODS.items() if method.adaptive])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_logits_that_are_not_finite_are_not_learned_from(key: str, value: float) -> None:
+    loss = losses.create(key, num_classes=6, ignore_index=255)
+    logits, target = data(4, 6)
+    logits[2, 3] = value
+    with pytest.raises(ValueError, match="1 of 4 samples have a NaN or infinite logit.*diverged"):
+        loss.observe(logits, target)
+    target[2] = 255  # what is ignored may be anything
+    loss.observe(logits, target)
+    loss.adapt()
+    assert all(buffer.isfinite().all() for buffer in loss.buffers())
+
+
+@pytest.mark.parametrize("key", ["cals-hr", "cals-alm"])
+def test_number_of_classes_has_to_fit(key: str) -> None:
+    loss = losses.create(key, num_classes=5)
+    for call in (loss, loss.observe):
+        with pytest.raises(ValueError, match=r"logits have 6 classes.*num_classes=5"):
+            call(*data(4, 6))
+
+
+BAD_OPTIONS = [
+    ("cals-alm", {"margin": -1.0}, ValueError, r"margin must be in \(0, inf\], got -1"),
+    ("cals-alm", {"margin": 0.0}, ValueError, "margin"),
+    ("cals-alm", {"penalty": "relu"}, ValueError, "penalty must be one of 'phr', 'p2', 'p3', got 'relu'"),
+    ("cals-alm", {"gamma": 0.5}, ValueError, "gamma"),
+    ("cals-alm", {"rho_init": 20.0}, ValueError, "rho_init"),
+    ("cals-alm", {"rho_period": 2.5}, TypeError, "rho_period must be a whole number"),
+    ("cals-alm", {"num_classes": 1}, ValueError, "num_classes must be at least 2"),
+    ("cals-hr", {"margin": -0.1}, ValueError, "margin"),
+    ("cals-hr", {"multiplier_init": 0.0}, ValueError, "multiplier_init"),
+    ("cals-hr", {"factor": 0.9}, ValueError, "factor"),
+    ("mbls", {"margin": -10}, ValueError, "margin"),
+    ("mbls", {"margin": "10"}, TypeError, "margin must be a number, got str '10'"),
+    ("mbls", {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum'"),
+    ("ls", {"alpha": 1.5}, ValueError, r"alpha must be in \[0, 1\], got 1.5"),
+    ("fl", {"gamma": -1}, ValueError, "gamma"),
+    ("fl", {"gamma": float("nan")}, ValueError, "gamma"),
+    ("flsd", {"threshold": 2}, ValueError, "threshold"),
+    ("mmce", {"form": "code"}, ValueError, "form must be one of 'paper', 'released'"),
+    ("adafocal", {"num_bins": 0}, ValueError, "num_bins must be at least 1"),
+    ("adafocal", {"inverse": True, "momentum": 0.5}, ValueError, "momentum.*inverse"),
+    ("calfocal", {"per": "class"}, ValueError, "per must be one of 'bin', 'sample'"),
+    ("ce", {"reduction": "avg"}, ValueError, "reduction must be one of 'mean', 'sum', 'none', got 'avg'"),
+    ("ce", {"margin": 3}, TypeError, "'ce' takes no option 'margin'; its options are ignore_index, reduction"),
+    ("cals", {}, ValueError, "key must be one of ce, ls.*got 'cals'; did you mean 'cals-"),
+]
+
+
+@pytest.mark.parametrize(("key", "options", "error", "message"), BAD_OPTIONS)
+def test_bad_options_are_refused(key: str, options: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        losses.create(key, **{"num_classes": 6, **options})
+
+
+def test_class_adaptive_losses_need_the_number_of_classes() -> None:
+    with pytest.raises(TypeError, match="'cals-alm'.*num_classes"):
+        losses.create("cals-alm")
+    assert isinstance(losses.create("ce"), losses.CrossEntropy)
+
+
+def test_batch_level_penalty_is_added_to_each_sample() -> None:
+    logits, target = data(20, 6)
+    target[3] = -100
+    for name in BATCH_LEVEL:
+        added = VARIANTS[name](num_classes=6, reduction="none")(logits, target) - losses.CrossEntropy(reduction="none")(
+            logits, target
+        )
+        torch.testing.assert_close(added[target != -100], added[0].expand(19))
+        assert added[0] > 0
+        assert added[3] == 0

@@ -1,0 +1,48 @@
+"""Every method of the table, and the options that change its formula, ready to be called."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from calibrant.losses import METHODS, AdaptiveLoss, Loss, create
+
+
+def _learned(loss: Loss, classes: int) -> Loss:
+    """Give an adaptive loss weights as it may have after some epochs, different for every class or bin."""
+    random = torch.Generator().manual_seed(1)
+    if hasattr(loss, "multipliers"):
+        loss.multipliers.copy_(0.05 + torch.rand(classes, generator=random))
+    if hasattr(loss, "rho"):
+        loss.rho.copy_(0.5 + 2 * torch.rand(classes, generator=random))
+    if hasattr(loss, "gammas"):
+        sign = -1 if getattr(loss, "inverse", False) else 1
+        loss.gammas.copy_(torch.linspace(sign * 1.9, 3.0, len(loss.gammas)))
+        loss.accuracies.copy_(torch.linspace(0.1, 0.9, len(loss.gammas)))
+    return loss
+
+
+def _build(key: str, learned: bool, num_classes: int, **options: object) -> Loss:
+    loss = create(key, num_classes=num_classes, **options)
+    return _learned(loss, num_classes) if learned else loss
+
+
+#: Name -> function of num_classes and further options.
+VARIANTS: dict[str, Callable[..., Loss]] = {key: partial(_build, key, False) for key in METHODS}
+VARIANTS |= {
+    f"{key} learned": partial(_build, key, True) for key, method in METHODS.items() if issubclass(method.loss, AdaptiveLoss)
+}
+VARIANTS |= {
+    "ecp mean": partial(_build, "ecp", False, class_reduction="mean"),
+    "mbls sum": partial(_build, "mbls", False, class_reduction="sum"),
+    "mmce weighted": partial(_build, "mmce", False, weighted=True),
+    "mmce released": partial(_build, "mmce", False, form="released"),
+    "mmce weighted released": partial(_build, "mmce", False, weighted=True, form="released"),
+    "cals-alm p2": partial(_build, "cals-alm", True, penalty="p2"),
+    "cals-alm p3": partial(_build, "cals-alm", True, penalty="p3"),
+    "adafocal inverse": partial(_build, "adafocal", True, inverse=True),
+    "calfocal sample": partial(_build, "calfocal", True, per="sample"),
+    "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
+}
+#: Those whose penalty belongs to the batch as a whole.
+BATCH_LEVEL = {name for name in VARIANTS if name.startswith("mmce")}
