@@ -6,6 +6,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 import pytest
 import torch
 
+torch.set_num_threads(1)  # tests run in parallel processes
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

@@ -62,7 +62,8 @@ def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinSta
     bins = len(edges) + 1
     return BinStatistics(
         counts=torch.bincount(index, minlength=bins),
-        confidence=torch.bincount(index, weights=confidence.double(), minlength=bins),
+        # Not bincount with weights: of no samples at all it makes integers, which other processes cannot add to theirs.
+        confidence=confidence.new_zeros(bins, dtype=torch.float64).index_add_(0, index, confidence.double()),
         correct=torch.bincount(index[correct], minlength=bins),
     )
 

@@ -53,13 +53,17 @@ def _lagrangian(margin: float, multipliers: Tensor, rho: Tensor, name: str, clas
         return value, slope
 
     def other(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        z = distance.div_(margin).sub_(1)
-        derivative = PENALTIES[name].derivative(z, rho, multipliers)
-        slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
-        if gradient is not None:
-            gradient.sub_(derivative, alpha=chain)
-        del derivative
-        return PENALTIES[name].value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes), slope
+        # In eight blocks of samples, for the sake of the penalty's own temporaries.
+        blocks = distance.div_(margin).sub_(1).tensor_split(8)
+        values, slopes = [], []
+        for i, z in enumerate(blocks):
+            derivative = PENALTIES[name].derivative(z, rho, multipliers)
+            slopes.append(derivative.sum(dim=1, keepdim=True).mul_(chain))
+            if gradient is not None:
+                gradient.tensor_split(8)[i].sub_(derivative, alpha=chain)
+            del derivative
+            values.append(PENALTIES[name].value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes))
+        return torch.cat(values), torch.cat(slopes)
 
     return phr if name == "phr" else other
 

@@ -1,0 +1,29 @@
+# Every target builds .venv by itself when it is missing or its requirements changed; PYTHON chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test setup lint bench
+
+demo: $(READY)
+	$(BIN)/python examples/digits.py
+
+test: lint
+	$(BIN)/pytest
+
+setup: $(READY)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/losses.py
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("calibrant needs Python 3.10 or newer; choose one with: make PYTHON=python3.12") if sys.version_info < (3, 10) else None'
+	@echo "Setting up .venv: a few minutes and about 6 GB, mostly PyTorch."
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,vision,hf,dev]'
+	@touch $@

@@ -1,0 +1,37 @@
+"""Memory, which is the same on every machine; times are in benchmarks/."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import losses as benchmark
+
+from calibrant.losses import METHODS, create
+
+
+@pytest.mark.parametrize("shape", [(512, 400), (2, 21, 128, 128)], ids=str)
+@pytest.mark.parametrize("key", METHODS)
+def test_peak_memory_is_at_most_four_times_the_logits(key: str, shape: tuple[int, ...]) -> None:
+    logits = torch.randn(shape, requires_grad=True)
+    target = torch.randint(shape[1], (shape[0], *shape[2:]))
+    peak = benchmark.peak_memory(benchmark.step(create(key, num_classes=shape[1]), logits, target))
+    assert peak / (4 * logits.numel()) <= benchmark.MEMORY_LIMIT
+
+
+@pytest.mark.parametrize(("key", "options"), [("cals-alm", {"penalty": "p2"}), ("cals-alm", {"penalty": "p3"})])
+def test_peak_memory_of_other_penalties(key: str, options: dict) -> None:
+    logits = torch.randn(512, 400, requires_grad=True)
+    step = benchmark.step(create(key, num_classes=400, **options), logits, torch.randint(400, (512,)))
+    assert benchmark.peak_memory(step) / (4 * logits.numel()) <= benchmark.MEMORY_LIMIT
+
+
+def test_memory_of_mmce_is_linear_in_samples_and_of_cpc_in_classes() -> None:
+    def peak(key: str, n: int, k: int) -> int:
+        step = benchmark.step(create(key), torch.randn(n, k, requires_grad=True), torch.randint(k, (n,)))
+        return benchmark.peak_memory(step)
+
+    assert peak("mmce", 80_000, 4) / peak("mmce", 20_000, 4) == pytest.approx(4, rel=0.05)
+    assert peak("cpc", 2000, 160) / peak("cpc", 2000, 40) == pytest.approx(4, rel=0.2)
