@@ -22,7 +22,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/losses.py
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("calibrant needs Python 3.10 or newer; choose one with: make PYTHON=python3.12") if sys.version_info < (3, 10) else None'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Development needs Python 3.11 or newer; choose one with: make PYTHON=python3.12")'
 	@echo "Setting up .venv: a few minutes and about 6 GB, mostly PyTorch."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,vision,hf,dev]'

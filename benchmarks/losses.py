@@ -1,6 +1,6 @@
 """Cost of every loss, as a multiple of ``torch.nn.functional.cross_entropy`` on the same logits in the same run.
 
-    python benchmarks/losses.py [--json benchmarks/losses.json] [--repeats 15] [--only cals-alm mbls]
+    python benchmarks/losses.py [--json benchmarks/losses.json] [--repeats 25] [--only cals-alm mbls]
 
 Time is forward + backward, the median over repeats in which all losses take turns, so that what else the machine does falls
 on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits, as a multiple of them.
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -65,14 +66,16 @@ def peak_memory(run: Step) -> int:
 
 
 def medians(steps: dict[str, Step], repeats: int, what: str) -> dict[str, float]:
-    """Median seconds of each step; the steps take turns, each time starting with another one."""
+    """Median seconds of each step; they take turns in random order, for one leaves the allocator and caches to the next."""
     for run in steps.values():
         run()
         run()
     times: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
-    for i in track(range(repeats), what, transient=True):
-        for name in names[i % len(names) :] + names[: i % len(names)]:
+    shuffle = random.Random(0).shuffle
+    for _ in track(range(repeats), what, transient=True):
+        shuffle(names)
+        for name in names:
             start = time.perf_counter()
             steps[name]()
             times[name].append(time.perf_counter() - start)
@@ -94,7 +97,7 @@ def measure(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[
             if (key, "compiled") in LIMITS
         },
     }
-    # A step of seconds needs no fifteen repeats, and would make the others wait.
+    # A step of seconds needs no 25 repeats, and would make the others wait.
     slow = {name for name in steps if name.startswith("cpc") and math.prod(shape[:1] + shape[2:]) * shape[1] ** 2 > 1e8}
     seconds = medians({name: run for name, run in steps.items() if name not in slow}, repeats, f"{shape}")
     seconds |= medians({name: steps[name] for name in slow}, 1, f"{shape}, slow") if slow else {}
@@ -134,7 +137,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "losses.json", help="where the results go")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--only", nargs="*", choices=list(METHODS), default=list(METHODS), metavar="LOSS")
     arguments = parser.parse_args()
     torch.set_num_threads(2)

@@ -52,9 +52,7 @@ def test_core_works_without_any_extra() -> None:
 
 
 def test_missing_extra_is_named_with_its_cure() -> None:
-    assert run(EXTRA) == (
-        "calibrant.data.digits needs sklearn, which is not installed: pip install 'calibrant[train]'\n"
-    )
+    assert run(EXTRA) == ("calibrant.data.digits needs sklearn, which is not installed: pip install 'calibrant[train]'\n")
 
 
 def test_a_broken_dependency_is_not_mistaken_for_a_missing_extra(tmp_path, monkeypatch) -> None:

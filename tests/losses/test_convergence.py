@@ -43,7 +43,9 @@ def test_outer_loop_reaches_the_multipliers_of_the_optimum(options: dict, epochs
         return value
 
     for _ in range(epochs):
-        inner = torch.optim.LBFGS([logits], max_iter=100, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe")
+        inner = torch.optim.LBFGS(
+            [logits], max_iter=100, tolerance_grad=1e-12, tolerance_change=0, line_search_fn="strong_wolfe"
+        )
         inner.step(step)
         loss.observe(logits.detach().expand(len(LABELS), 4), LABELS)
         loss.adapt()

@@ -8,7 +8,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import losses as benchmark
-
 from calibrant.losses import METHODS, create
 
 

@@ -1,0 +1,96 @@
+"""Documents are kept true: their code runs, their commands exist, and every method has its entry."""
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.losses import METHODS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def surroundings() -> dict[str, object]:
+    """What a snippet may take for granted: a network, its optimizer, and batches."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 10)
+    batches = [(torch.randn(8, 5), torch.randint(10, (8,))) for _ in range(3)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return {"model": model, "optimizer": optimizer, "train_batches": batches, "validation_batches": batches, "epochs": 2}
+
+
+@every_document
+def test_snippets_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = surroundings()
+    for block in blocks(document, "python"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, str(document), "exec"), names)  # noqa: S102
+
+
+def test_readme_snippet_saves_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = surroundings()
+    exec(blocks(ROOT / "README.md", "python")[0], names)  # noqa: S102
+    saved = torch.load("checkpoint.pt", weights_only=True)["loss"]
+    assert saved["epoch"] == 2
+    assert torch.equal(saved["multipliers"], names["loss"].multipliers)
+
+
+def commands(document: Path) -> list[list[str]]:
+    text = document.read_text()
+    lines = [line for block in blocks(document, "bash") for line in block.splitlines()]
+    lines += re.findall(r"`((?:make|python|pip|calibrant) [^`]*)`", text)
+    return [shlex.split(line, comments=True) for line in lines if line.strip()]
+
+
+@every_document
+def test_commands_exist(document: Path) -> None:
+    """Targets are known to make, scripts are there and know their options; what they do is tested elsewhere."""
+    for command in commands(document):
+        match command:
+            case ["make", *targets]:
+                subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, check=True, capture_output=True)  # noqa: S607
+            case ["python", script, *options]:
+                source = (ROOT / script).read_text()
+                assert all(f'"{option}"' in source for option in options if option.startswith("--")), command
+            case ["pip", "install", "."]:
+                pass
+            case _:
+                pytest.fail(f"{document.name} has a command that no test knows: {command}")
+
+
+@every_document
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+        assert "://" in target or (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_every_method_has_its_entry(key: str) -> None:
+    method = METHODS[key]
+    entry = re.search(rf"^### `{key}`: (.*)\n`{method.loss.__name__}\(", (ROOT / "docs/losses.md").read_text(), re.MULTILINE)
+    assert entry, f"docs/losses.md lacks '### `{key}`: {method.title}' followed by `{method.loss.__name__}(...)`"
+    row = f"| `{key}` | `{method.loss.__name__}` | {method.title} | {method.paper.replace('-', '') or ''}"
+    assert row.rstrip() in (ROOT / "README.md").read_text()
+    assert ("| yes |" in next(line for line in (ROOT / "README.md").read_text().splitlines() if row.rstrip() in line)) == (
+        method.adaptive
+    )
+
+
+@pytest.mark.parametrize("key", METHODS)
+def test_every_method_is_compared_with_something_independent(key: str) -> None:
+    independent = [ROOT / "tests/losses/test_golden.py", ROOT / "tests/losses/test_brute_force.py"]
+    assert any(f"losses.{METHODS[key].loss.__name__}(" in path.read_text() for path in independent)
