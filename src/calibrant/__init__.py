@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from calibrant import functional, losses
+from calibrant import functional, losses, metrics
 
-__all__ = ["functional", "losses"]
+__all__ = ["functional", "losses", "metrics"]
 __version__ = version("calibrant")

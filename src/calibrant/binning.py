@@ -15,10 +15,12 @@ from calibrant.distributed import sum_over_processes
 class BinStatistics(NamedTuple):
     """Sums over the samples of each of M bins: they merge by addition.
 
+    There may be further dimensions in front, such as one for classes or resamples.
+
     Attributes:
-        counts: ``(M,)`` int64, samples.
-        confidence: ``(M,)`` float64, sum of the confidences.
-        correct: ``(M,)`` int64, right predictions.
+        counts: ``(*, M)`` samples.
+        confidence: ``(*, M)`` sum of their confidences, float64.
+        correct: ``(*, M)`` right predictions among them.
     """
 
     counts: Tensor
@@ -26,9 +28,18 @@ class BinStatistics(NamedTuple):
     correct: Tensor
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Mean confidence and accuracy of each bin, 0 where it is empty."""
-        counts = self.counts.clamp(min=1)
+        """Mean confidence and accuracy of each bin, float64, 0 where it is empty."""
+        counts = self.counts.where(self.counts > 0, 1).double()
         return self.confidence / counts, self.correct / counts
+
+    def gaps(self) -> Tensor:
+        """Mean confidence minus accuracy of each bin: positive where it is overconfident, 0 where it is empty."""
+        confidence, accuracy = self.means()
+        return confidence - accuracy
+
+    def weights(self) -> Tensor:
+        """Share of the samples that lies in each bin; NaN if there are none."""
+        return self.counts.double() / self.counts.sum(dim=-1, keepdim=True)
 
 
 def equal_width_edges(num_bins: int) -> Tensor:

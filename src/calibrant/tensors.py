@@ -5,6 +5,7 @@ Nothing is flattened or filtered on the way: dropping ignored pixels would make 
 synchronisation, a graph break in ``torch.compile``), so they are carried along and masked out of every sum.
 """
 
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -33,12 +34,30 @@ def batch(
     ignore_index: int = -100,
     *,
     num_classes: int | None = None,
-    look_at_values: bool = False,
+    finite: bool = False,
 ) -> Batch:
-    """Check ``logits`` and ``target`` and bring them into the form of :class:`Batch`.
+    """Check ``logits`` and ``target`` and bring them into the form of :class:`Batch`, for training and observing.
 
-    Shapes and types are always checked. Values can only be checked by waiting for the device, so labels are looked at on
-    the CPU, and everywhere when ``look_at_values`` is set, which also refuses logits that are not finite.
+    Values can only be checked by waiting for the device, so labels are looked at on the CPU, and everywhere when ``finite``
+    is set, which also refuses logits that are not finite.
+    """
+    checked = check(logits, target, ignore_index, num_classes=num_classes, labels=finite)
+    if finite:
+        _check_finite(*checked[::2])
+    return checked._replace(logits=_at_least_single(checked.logits))
+
+
+def check(
+    logits: Tensor,
+    target: Tensor,
+    ignore_index: int = -100,
+    *,
+    num_classes: int | None = None,
+    labels: bool = True,
+) -> Batch:
+    """Check ``logits`` and ``target``, leaving the type of the logits as it is.
+
+    Shapes and types are always checked, labels if ``labels`` is set or they are on the CPU.
     """
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         raise TypeError(f"logits must be a floating point tensor, got {_describe(logits)}; pass the network's raw outputs")
@@ -61,22 +80,72 @@ def batch(
     if num_classes is not None and classes != num_classes:
         raise ValueError(
             f"logits have {classes} classes in dimension 1 (shape {_shape(logits)}), but num_classes={num_classes}; "
-            "build the loss with the network's number of outputs, and keep the classes in dimension 1"
+            "num_classes has to be the network's number of outputs, and the classes are in dimension 1"
         )
     if target.shape != (size, *spatial):
         raise ValueError(
             f"target must have shape {(size, *spatial)} to go with logits of shape {_shape(logits)}, got {_shape(target)}; "
             "logits are (N, K, *spatial), target is (N, *spatial)"
         )
-
     target = target.long()
     kept = target != ignore_index
     target = torch.where(kept, target, 0)
-    if target.numel() and (look_at_values or (target.is_cpu and not torch.compiler.is_compiling())):
+    if target.numel() and (labels or target.is_cpu) and not torch.compiler.is_compiling():
         _check_labels(target, classes)
-    if look_at_values:
-        _check_finite(logits, kept)
-    return Batch(logits if logits.dtype in (torch.float32, torch.float64) else logits.float(), target, kept)
+    return Batch(logits, target, kept)
+
+
+def blocks(batch: Batch) -> Iterator[Batch]:
+    """Cut a batch into parts of ``(n, K)`` or ``(n, K, pixels)`` logits that are worked on without leaving the cache.
+
+    Accelerators get large parts instead, for which starting the work is the cost. Logits are at least float32 in each part.
+    """
+    logits = batch.logits
+    size, classes = logits.shape[:2]
+    most = 2**19 if logits.is_cpu else 2**24
+    pixels = logits[0, 0].numel() if size else 0
+    whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
+    for start in range(0, size, whole):
+        part = slice(start, start + whole)
+        images, target, kept = logits[part], batch.target[part], batch.kept[part]
+        if logits.dim() == 2:
+            yield Batch(_at_least_single(images), target, kept)
+            continue
+        images, target, kept = images.flatten(2), target.flatten(1), kept.flatten(1)
+        width = max(1, most // (classes * len(images)))
+        for left in range(0, pixels, width):
+            columns = slice(left, left + width)
+            yield Batch(_at_least_single(images[..., columns]), target[:, columns], kept[:, columns])
+
+
+def from_probs(probs: Tensor, tolerance: float = 1e-3) -> Tensor:
+    """Turn probabilities into logits: their logarithms, whose softmax they are.
+
+    Args:
+        probs: ``(N, K)`` or ``(N, K, *spatial)``, adding up to 1 over dimension 1; probabilities of 0 become -infinity.
+        tolerance: How far a sum may be from 1; rounded probabilities of many classes may need more than the default.
+
+    Raises:
+        ValueError: If something in ``probs`` is no probability; it names the first row.
+    """
+    if not isinstance(probs, Tensor) or not probs.is_floating_point() or probs.dim() < 2:
+        what = f"{_describe(probs)} of shape {_shape(probs)}" if isinstance(probs, Tensor) else type(probs).__name__
+        raise TypeError(f"probs must be a floating point tensor (N, K) or (N, K, *spatial), got {what}")
+    wide = double(probs)
+    total = wide.sum(dim=1)
+    for wrong, message in (
+        (
+            ~(wide >= 0).all(dim=1),
+            "has the value {value:g}, which is no probability; if these are logits, pass them as they are",
+        ),
+        (~((total - 1).abs() <= tolerance), "adds up to {total:g}, not to 1; if these are logits, pass them as they are"),
+    ):
+        if wrong.any():
+            place = wrong.nonzero()[0].tolist()
+            row = wide.movedim(1, -1)[tuple(place)]
+            where = f"row {place[0]}" + (f" at pixel {tuple(place[1:])}" if len(place) > 1 else "")
+            raise ValueError(f"probs: {where} {message.format(value=float(row.min()), total=float(row.sum()))}")
+    return probs.log()
 
 
 def reduce(values: Tensor, kept: Tensor, reduction: Reduction) -> Tensor:
@@ -96,15 +165,21 @@ def per_class(vector: Tensor, logits: Tensor) -> Tensor:
     return vector.to(logits.dtype).view(-1, *[1] * (logits.dim() - 2))
 
 
-def top_class(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Probability of the predicted class, and whether the prediction is right; both ``(N, *spatial)``."""
-    top, prediction = batch.logits.max(dim=1)
-    return (top - batch.logits.logsumexp(dim=1)).exp(), prediction == batch.target
+def _at_least_single(logits: Tensor) -> Tensor:
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 def double(tensor: Tensor) -> Tensor:
     """``tensor`` in float64, moved to the CPU where its device does not know that type."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def check_not_empty(count: int, ignore_index: int) -> None:
+    """Refuse to measure nothing."""
+    if not count:
+        raise ValueError(
+            f"there is nothing to measure: no sample is left after leaving out those labelled ignore_index={ignore_index}"
+        )
 
 
 def _check_labels(target: Tensor, classes: int) -> None:

@@ -1,13 +1,9 @@
 """Memory, which is the same on every machine; times are in benchmarks/."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-import losses as benchmark
+import bench_losses as benchmark
 from calibrant.losses import METHODS, create
 
 

@@ -5,12 +5,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrant import tensors
+from calibrant import outcomes, tensors
 from calibrant.binning import BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
 from calibrant.distributed import sum_over_processes
-from calibrant.losses.base import AdaptiveLoss, in_range, one_of, whole
+from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.focal import modulate
 from calibrant.tensors import Batch, Reduction
+from calibrant.validation import in_range, one_of, whole
 
 
 def adafocal_loss(
@@ -87,9 +88,9 @@ class _BinnedFocal(AdaptiveLoss):
         self._forget()
 
     def _collect(self, batch: Batch) -> None:
-        confidence, correct = tensors.top_class(batch)
-        self._confidence.append(confidence[batch.kept].to("cpu", self.edges.dtype))
-        self._correct.append(correct[batch.kept].cpu())
+        confidence, correct = outcomes.top_label(batch)
+        self._confidence.append(confidence.to("cpu", self.edges.dtype))
+        self._correct.append(correct.cpu())
 
     def _measure(self) -> Tensor:
         """Re-bin the validation data, update the bins, and return each bin's calibration error C - A."""

@@ -3,7 +3,6 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from numbers import Integral, Real
 from typing import Any, ClassVar, cast, get_args
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from calibrant import tensors
 from calibrant.distributed import sum_over_processes
 from calibrant.tensors import Batch, Reduction
+from calibrant.validation import one_of
 
 
 class Loss(nn.Module, ABC):
@@ -80,9 +80,7 @@ class AdaptiveLoss(Loss):
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor) -> None:
         """Look at a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
-        batch = tensors.batch(
-            logits, target, self.ignore_index, num_classes=getattr(self, "num_classes", None), look_at_values=True
-        )
+        batch = tensors.batch(logits, target, self.ignore_index, num_classes=getattr(self, "num_classes", None), finite=True)
         self._collect(batch)
 
     @torch.no_grad()
@@ -149,28 +147,3 @@ class _KnownGradient(torch.autograd.Function):
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
     """Attach ``gradient``, the derivative of each of ``values`` in its own logits, to ``values``."""
     return cast("Tensor", _KnownGradient.apply(logits, values, gradient))
-
-
-def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
-    """Return ``value`` if it is one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value
-
-
-def in_range(name: str, value: float, low: float, high: float = float("inf"), *, open_low: bool = False) -> float:
-    """Return ``value`` if it lies in [low, high], or in (low, high]."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
-    if not low <= value <= high or (open_low and value == low):
-        raise ValueError(f"{name} must be in {'(' if open_low else '['}{low:g}, {high:g}], got {value!r}")
-    return value
-
-
-def whole(name: str, value: int, low: int) -> int:
-    """Return ``value`` if it is a whole number of at least ``low``."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, got {type(value).__name__} {value!r}")
-    if value < low:
-        raise ValueError(f"{name} must be at least {low}, got {value}")
-    return value

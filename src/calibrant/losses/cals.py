@@ -6,10 +6,11 @@ from torch import Tensor
 
 from calibrant import tensors
 from calibrant.distributed import sum_over_processes
-from calibrant.losses.base import AdaptiveLoss, in_range, one_of, whole
+from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.margin import MarginPenalty, cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.tensors import Batch, Reduction, per_class
+from calibrant.validation import in_range, one_of, whole
 
 #: Multipliers are kept in this interval (CALS, below Eq. 12).
 SAFEGUARD = (1e-6, 1e6)

@@ -3,8 +3,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
-from calibrant.losses.base import Loss, in_range
+from calibrant.losses.base import Loss
 from calibrant.tensors import Reduction
+from calibrant.validation import in_range
 
 
 def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:

@@ -1,8 +1,9 @@
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.losses.base import Loss, in_range
+from calibrant.losses.base import Loss
 from calibrant.tensors import Reduction
+from calibrant.validation import in_range
 
 
 def label_smoothing_loss(

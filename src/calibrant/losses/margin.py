@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.losses.base import Loss, in_range, one_of, with_gradient
+from calibrant.losses.base import Loss, with_gradient
 from calibrant.tensors import Reduction
+from calibrant.validation import in_range, one_of
 
 ClassReduction = Literal["mean", "sum"]
 

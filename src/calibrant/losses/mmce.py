@@ -5,8 +5,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
-from calibrant.losses.base import Loss, in_range, one_of
+from calibrant.losses.base import Loss
 from calibrant.tensors import Reduction
+from calibrant.validation import in_range, one_of
 
 Form = Literal["paper", "released"]
 

@@ -1,6 +1,6 @@
 """Cost of every loss, as a multiple of ``torch.nn.functional.cross_entropy`` on the same logits in the same run.
 
-    python benchmarks/losses.py [--json benchmarks/losses.json] [--repeats 25] [--only cals-alm mbls]
+    python benchmarks/bench_losses.py [--json benchmarks/losses.json] [--repeats 25] [--only cals-alm mbls]
 
 Time is forward + backward, the median over repeats in which all losses take turns, so that what else the machine does falls
 on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits, as a multiple of them.

@@ -1,0 +1,70 @@
+"""Out-of-distribution detection: can the network's uncertainty tell what it was not trained on?"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant import outcomes, tensors
+from calibrant.outcomes import Softmax
+from calibrant.tensors import Batch
+from calibrant.validation import one_of
+
+Score = Literal["entropy", "max_prob", "energy"]
+
+
+def ood_auroc(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+    r"""Area under the ROC curve: how often an unknown sample looks more uncertain than a known one, ties counting half.
+
+    Args:
+        in_logits: Logits of samples like those trained on, ``(N, K)`` or ``(N, K, *spatial)``.
+        out_logits: Logits of others.
+        score: Uncertainty: ``"entropy"`` of the softmax, ``"max_prob"``, 1 minus the confidence, or ``"energy"``,
+            :math:`-\log \sum_k e^{l_k}`.
+    """
+    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    known = known.sort().values
+    below, at_most = (torch.searchsorted(known, unknown, right=right) for right in (False, True))
+    return (below + at_most).double().mean() / (2 * len(known))
+
+
+def ood_fpr95(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+    """Fraction of unknown samples taken for known ones by a threshold that lets at least 95 % of the known ones pass."""
+    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    threshold = known.sort().values[-(-95 * len(known) // 100) - 1]
+    return (unknown <= threshold).double().mean()
+
+
+@torch.no_grad()
+def uncertainty(logits: Tensor, score: Score, name: str = "") -> Tensor:
+    """The score of each sample, in float64."""
+    one_of("score", score, tuple(_SCORES))
+    argument = f"{name}_logits" if name else "logits"
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2 or not logits.numel():
+        what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"{argument} must be floating point logits (N, K) or (N, K, *spatial), not empty, got {what}")
+    shape = (logits.shape[0], *logits.shape[2:])
+    labels = torch.zeros(shape, dtype=torch.int64, device=logits.device)
+    values = []
+    for block in tensors.blocks(Batch(logits, labels, torch.ones_like(labels, dtype=torch.bool))):
+        softmax = outcomes.softmax(block)
+        outcomes.check_softmax(block, softmax.total)
+        values.append(_SCORES[score](softmax).flatten())
+    return torch.cat(values)
+
+
+def _entropy(softmax: Softmax) -> Tensor:
+    entropy: Tensor = torch.special.entr(softmax.exponentials.double().div_(softmax.total))
+    return entropy.sum(dim=1)
+
+
+def _doubt(softmax: Softmax) -> Tensor:
+    return 1 - 1 / softmax.total.double().squeeze(1)
+
+
+def _energy(softmax: Softmax) -> Tensor:
+    return -(softmax.largest.double() + softmax.total.double().log()).squeeze(1)
+
+
+_SCORES: dict[str, Callable[[Softmax], Tensor]] = {"entropy": _entropy, "max_prob": _doubt, "energy": _energy}

@@ -1,0 +1,108 @@
+"""Scores of single samples, averaged: accuracy, and the proper scores that judge calibration and sharpness together."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant import outcomes, tensors
+from calibrant.metrics.classwise import class_bins
+from calibrant.outcomes import Softmax
+from calibrant.tensors import Batch
+from calibrant.validation import whole
+
+
+class BrierSplit(NamedTuple):
+    """The Brier score and its parts, ``total = calibration + refinement``.
+
+    Attributes:
+        total: Brier score.
+        calibration: What a recalibration of each class's probabilities, bin by bin, could remove.
+        refinement: What would remain.
+    """
+
+    total: Tensor
+    calibration: Tensor
+    refinement: Tensor
+
+
+def accuracy(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+    """Fraction of right predictions; of classes with equal logits the first is predicted."""
+    return mean_of(right, logits, target, ignore_index)
+
+
+def top_k_accuracy(logits: Tensor, target: Tensor, k: int = 5, *, ignore_index: int = -100) -> Tensor:
+    """Fraction of samples whose true class is among the k with the largest logits; of equal ones the first count."""
+    whole("k", k, 1)
+    return mean_of(lambda block, _: rank(block) < k, logits, target, ignore_index)
+
+
+def nll(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+    r"""Negative log-likelihood, the mean of :math:`-\log s_y`; infinite if a true class has probability 0."""
+    return mean_of(negative_log_likelihood, logits, target, ignore_index)
+
+
+def brier_score(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+    r"""Brier score, the mean of :math:`\sum_k (s_k - 1[k = y])^2`, between 0 and 2."""
+    return mean_of(brier, logits, target, ignore_index)
+
+
+def brier_split(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> BrierSplit:
+    r"""Brier score with its calibration and refinement parts.
+
+    The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over bins of equal width of each
+    class's probability, with :math:`C_{kb}` its mean and :math:`A_{kb}` how often k is the true class; the refinement
+    is the rest.
+    """
+    total = brier_score(logits, target, ignore_index=ignore_index)
+    bins = class_bins(tensors.check(logits, target, ignore_index), whole("num_bins", num_bins, 1))
+    calibration = (bins.weights() * bins.gaps() ** 2).sum()
+    return BrierSplit(total, calibration, total - calibration)
+
+
+def right(block: Batch, softmax: Softmax) -> Tensor:
+    """Whether each prediction is right."""
+    return outcomes.correct(block, softmax.largest, softmax.total)
+
+
+def rank(block: Batch) -> Tensor:
+    """How many classes are predicted before the true one."""
+    own = block.logits.gather(1, block.target.unsqueeze(1))
+    classes = torch.arange(block.logits.shape[1], device=own.device).view(-1, *[1] * (block.logits.dim() - 2))
+    before = (block.logits > own) | ((block.logits == own) & (classes < block.target.unsqueeze(1)))
+    return before.sum(dim=1)
+
+
+def negative_log_likelihood(block: Batch, softmax: Softmax) -> Tensor:
+    """-log s_y of each sample."""
+    own = block.logits.gather(1, block.target.unsqueeze(1))
+    return (softmax.total.log() + (softmax.largest - own)).squeeze(1)
+
+
+def brier(block: Batch, softmax: Softmax) -> Tensor:
+    """Brier score of each sample, from the other classes alone: so close to certainty, 1 - s_y is not a difference."""
+    index = block.target.unsqueeze(1)
+    own = softmax.exponentials.gather(1, index)
+    others = softmax.exponentials.scatter_(1, index, 0)
+    score = (others.sum(dim=1).square() + others.square().sum(dim=1)) / softmax.total.squeeze(1).square()
+    softmax.exponentials.scatter_(1, index, own)
+    return score
+
+
+@torch.no_grad()
+def of_samples(score: Callable[[Batch, Softmax], Tensor], batch: Batch) -> Tensor:
+    """A score of each sample that is kept, in float64."""
+    values = []
+    for block in tensors.blocks(batch):
+        softmax = outcomes.softmax(block)
+        outcomes.check_softmax(block, softmax.total)
+        values.append(score(block, softmax)[block.kept].double())
+    return torch.cat(values) if values else batch.logits.new_zeros(0, dtype=torch.float64)
+
+
+def mean_of(score: Callable[[Batch, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """Mean of a score over the samples that are kept."""
+    values = of_samples(score, tensors.check(logits, target, ignore_index))
+    tensors.check_not_empty(len(values), ignore_index)
+    return values.mean()

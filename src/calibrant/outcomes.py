@@ -1,0 +1,79 @@
+"""From logits to what calibration is measured on: how sure each prediction was, and whether it was right."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.tensors import Batch
+
+
+class Softmax(NamedTuple):
+    """The softmax of a block, not yet divided: ``exponentials / total``.
+
+    Attributes:
+        largest: Largest logit, with the class dimension kept.
+        exponentials: exp(logits - largest), in the shape of the logits; may be overwritten.
+        total: Their sum over classes, with the dimension kept; 1 / total is the confidence of the predicted class.
+    """
+
+    largest: Tensor
+    exponentials: Tensor
+    total: Tensor
+
+
+class Outcomes(NamedTuple):
+    """Of each sample or pixel that is not ignored: confidence of the predicted class, and whether it is the true one."""
+
+    confidence: Tensor
+    correct: Tensor
+
+
+def softmax(block: Batch) -> Softmax:
+    """The undivided softmax of a block."""
+    largest = block.logits.amax(dim=1, keepdim=True)
+    exponentials = (block.logits - largest).exp_()
+    return Softmax(largest, exponentials, exponentials.sum(dim=1, keepdim=True))
+
+
+def correct(block: Batch, largest: Tensor, total: Tensor) -> Tensor:
+    """Where the prediction, the first class with the largest logit, is the true class.
+
+    Comparing the true logit with the largest costs a fraction of ``argmax``. It is mistaken only when a class before
+    the true one has the same logit, which needs a confidence of at most one half; those few samples are looked at
+    again.
+    """
+    right = (block.logits.gather(1, block.target.unsqueeze(1)) == largest).squeeze(1)
+    doubtful = right & (total.squeeze(1) >= 2)
+    if doubtful.any():
+        right[doubtful] = block.logits.movedim(1, -1)[doubtful].argmax(dim=-1) == block.target[doubtful]
+    return right
+
+
+@torch.no_grad()
+def top_label(batch: Batch) -> Outcomes:
+    """Outcomes of all samples of a batch, in their order."""
+    everything = bool(batch.kept.all())
+    confidences, rights = [], []
+    for block in tensors.blocks(batch):
+        largest, _, total = softmax(block)
+        confidence, right = 1 / total.squeeze(1), correct(block, largest, total)
+        check_softmax(block, total)
+        confidences.append(confidence.flatten() if everything else confidence[block.kept])
+        rights.append(right.flatten() if everything else right[block.kept])
+    logits = batch.logits
+    none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
+    return Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
+
+
+def check_softmax(block: Batch, total: Tensor) -> None:
+    """Refuse logits that have no softmax: NaN, +infinite, or all of them -infinite (one of them may be: probability 0)."""
+    wrong = total.squeeze(1).isnan() & block.kept
+    if wrong.any():
+        first = block.logits.movedim(1, -1)[wrong][0]
+        raise ValueError(
+            f"logits must have a softmax, but {int(wrong.sum())} of {wrong.numel()} samples looked at have none: "
+            f"{int(first.isnan().sum())} of the first one's {len(first)} logits are NaN, {int(first.isposinf().sum())} are "
+            "+infinite; find such samples with logits.softmax(1).isnan().any(1)"
+        )
