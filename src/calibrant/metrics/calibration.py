@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.binning import BinStatistics, bin_statistics, equal_width_edges
 from calibrant.metrics import cells as on_cells
-from calibrant.metrics.cells import Binning, Cells, bins_of_equal_mass, bins_of_equal_width, cells_of
+from calibrant.metrics.cells import Binning, Cells, bins_of_equal_mass, cells_of
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.validation import one_of, whole
 
@@ -74,10 +74,14 @@ def debiased_ece(
     subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form instead of the authors' random draws;
     see :func:`calibrant.metrics.cells.debiased_error`.
     """
-    cells, mass = ordered(logits, target, ignore_index), _check_binning(binning) == "mass"
+    _check_binning(binning)
+    one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    bins = bins_of_equal_mass(cells, num_bins, split=True) if mass else bins_of_equal_width(cells, num_bins)
-    return clipped(on_cells.debiased_error(bins, one_of("norm", norm, (1, 2))), norm)
+    if binning == "mass":
+        bins = bins_of_equal_mass(ordered(logits, target, ignore_index), num_bins, split=True)
+    else:
+        bins = width_bins(measured(logits, target, ignore_index), num_bins)
+    return as_error(on_cells.debiased_error(bins, norm), norm)
 
 
 def sweep_ece(
@@ -134,9 +138,10 @@ def underconfident_part(bins: BinStatistics) -> Tensor:
     return (bins.weights() * bins.gaps().clamp(max=0).neg()).sum(dim=-1)
 
 
-def clipped(estimate: Tensor, norm: int) -> Tensor:
+def as_error(estimate: Tensor, norm: int) -> Tensor:
     """A debiased estimate as an error: not below 0, and the root of a square."""
-    return estimate.clamp(min=0) ** (1 / norm)
+    error: Tensor = estimate.clamp(min=0) ** (1 / norm)
+    return error
 
 
 def _check_binning(binning: Binning) -> Binning:

@@ -1,0 +1,74 @@
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.metrics import calibration
+from calibrant.metrics import cells as on_cells
+from calibrant.metrics.cells import Cells
+from calibrant.stats.resampling import CELLS
+from calibrant.validation import whole
+
+
+@dataclass(frozen=True)
+class CalibrationTest:
+    """Result of a test of perfect calibration.
+
+    Attributes:
+        p_value: Probability that a perfectly calibrated network shows at least the measured error.
+        statistic: The measured error, squared and debiased.
+        num_bins: Bins of equal mass.
+        resamples: Number of simulated sets of labels.
+    """
+
+    p_value: float
+    statistic: float
+    num_bins: int
+    resamples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
+
+
+def calibration_test(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    num_bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    ignore_index: int = -100,
+) -> CalibrationTest:
+    """Test whether the predictions could be perfectly calibrated, by consistency resampling.
+
+    If they are, each is right with the probability that its confidence says. Outcomes are drawn anew accordingly, many
+    times, and the p-value is the share of these draws whose calibration error (the debiased L2 one) is at least the
+    measured one. Samples are taken to be independent; pixels of one image are not, so that the test of a segmentation
+    rejects too easily.
+
+    Args:
+        logits: ``(N, K)`` or ``(N, K, *spatial)``.
+        target: Labels, ``(N,)`` or ``(N, *spatial)``.
+        num_bins: Bins of equal mass.
+        resamples: Number of simulated sets of labels.
+        seed: Makes it repeatable.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+    whole("num_bins", num_bins, 1)
+    whole("resamples", resamples, 1)
+    cells = calibration.ordered(logits, target, ignore_index)
+    cells = on_cells.merged(Cells(*(x.cpu() for x in cells)), CELLS)
+
+    def error(some: Cells) -> Tensor:
+        return on_cells.debiased_error(on_cells.bins_of_equal_mass(some, num_bins, split=True), norm=2)
+
+    counts = cells.counts.numpy().round().astype(np.int64)
+    random = np.random.default_rng(seed)
+    right = random.binomial(counts, cells.confidence.clamp(0, 1).numpy(), size=(resamples, len(counts)))
+    drawn = error(Cells(cells.confidence, cells.counts.expand(resamples, -1), torch.from_numpy(right).double()))
+    statistic = error(cells)
+    at_least = int((drawn >= statistic - 1e-15).sum())
+    return CalibrationTest((1 + at_least) / (1 + resamples), float(statistic), num_bins, resamples)
