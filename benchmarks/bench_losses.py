@@ -136,16 +136,21 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "losses.json", help="where the results go")
+    parser.add_argument(
+        "--json", type=Path, help="where the results go; by default losses.json here, unless --only is given"
+    )
     parser.add_argument("--repeats", type=int, default=25)
-    parser.add_argument("--only", nargs="*", choices=list(METHODS), default=list(METHODS), metavar="LOSS")
+    parser.add_argument("--only", nargs="*", choices=list(METHODS), metavar="LOSS", help="these only")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    rows = [row for shape in SHAPES for row in measure(shape, arguments.only, arguments.repeats)]
+    rows = [row for shape in SHAPES for row in measure(shape, arguments.only or list(METHODS), arguments.repeats)]
     show(rows)
+    path = arguments.json or (None if arguments.only else Path(__file__).parent / "losses.json")
+    if path is None:
+        return
     environment = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
-    arguments.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
-    print(f"written to {arguments.json}")
+    path.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
+    print(f"written to {path}")
 
 
 if __name__ == "__main__":

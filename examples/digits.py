@@ -39,6 +39,12 @@ def train(method: str, seed: int, epochs: int = 60) -> tuple[Tensor, Tensor]:
         return model(data.test.x), data.test.y
 
 
+def summary(percents: list[float]) -> str:
+    """Mean and standard deviation."""
+    spread = f" +- {statistics.stdev(percents):.2f}" if len(percents) > 1 else ""
+    return f"{statistics.mean(percents):5.2f} %{spread}"
+
+
 def main() -> None:
     """Train every loss with every seed and print what comes out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -51,8 +57,7 @@ def main() -> None:
         results = [train(method, seed, arguments.epochs) for seed in range(arguments.seeds)]
         eces = [100 * float(ece(*result)) for result in results]
         accuracies = [100 * float(accuracy(*result)) for result in results]
-        spread = f" +- {statistics.stdev(eces):.2f}" if len(eces) > 1 else ""
-        print(f"{method:10s} ECE {statistics.mean(eces):5.2f} %{spread}   accuracy {statistics.mean(accuracies):5.2f} %")
+        print(f"{method:10s} ECE {summary(eces)}   accuracy {summary(accuracies)}")
 
 
 if __name__ == "__main__":

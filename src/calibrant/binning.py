@@ -4,6 +4,7 @@ A bin is ``(lower, upper]``; the first also holds what lies at or below its lowe
 one. Bins are therefore given by their ``M - 1`` inner edges, and every confidence belongs to exactly one bin.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -47,18 +48,18 @@ def equal_width_edges(num_bins: int) -> Tensor:
     return torch.arange(1, num_bins, dtype=torch.float64) / num_bins
 
 
-def equal_mass_edges(confidence: Tensor, num_bins: int) -> Tensor:
+def equal_mass_edges(confidence: Tensor, num_bins: int, add_up: Callable[[Tensor], Tensor] = sum_over_processes) -> Tensor:
     """Inner edges of bins that hold (nearly) equally many of the confidences of all processes, in float64.
 
     Edge k is the sorted sequence c_0 <= ... <= c_{N-1} read, with linear interpolation, at position k N / M. ``confidence``
-    is this process's part, a vector of values in [0, 1]; some parts may be empty, not all.
+    is this process's part, a vector of values in [0, 1]; some parts may be empty, not all. ``add_up`` sums over processes.
     """
     ordered = confidence.sort().values
-    total = int(sum_over_processes(torch.tensor(confidence.numel())))
+    total = int(add_up(torch.tensor(confidence.numel(), device=confidence.device)))
     position = torch.arange(1, num_bins, dtype=torch.float64, device=confidence.device) * total / num_bins
     left = position.long().clamp(max=total - 1)
     right = (left + 1).clamp(max=total - 1)
-    values = _order_statistics(ordered, torch.stack([left, right])).double()
+    values = _order_statistics(ordered, torch.stack([left, right]), add_up).double()
     return values[0].lerp(values[1], position - left)
 
 
@@ -79,7 +80,7 @@ def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinSta
     )
 
 
-def _order_statistics(ordered: Tensor, ranks: Tensor) -> Tensor:
+def _order_statistics(ordered: Tensor, ranks: Tensor, add_up: Callable[[Tensor], Tensor]) -> Tensor:
     """Values at 0-based ``ranks`` of the union of every process's sorted, non-negative ``ordered``.
 
     Exact, and no process sees another's values: floats that are not negative are ordered as their bit patterns are, so a
@@ -88,11 +89,11 @@ def _order_statistics(ordered: Tensor, ranks: Tensor) -> Tensor:
     as_integer = torch.int32 if ordered.dtype is torch.float32 else torch.int64
     bits = ordered.view(as_integer)
     low = torch.zeros_like(ranks)
-    largest = torch.tensor(torch.finfo(ordered.dtype).max, dtype=ordered.dtype)
+    largest = torch.tensor(torch.finfo(ordered.dtype).max, dtype=ordered.dtype, device="cpu")
     high = torch.full_like(ranks, int(largest.view(as_integer)))
     for _ in range(8 * ordered.element_size()):
         middle = low + (high - low) // 2
-        at_or_below = sum_over_processes(torch.searchsorted(bits, middle.to(as_integer), right=True))
+        at_or_below = add_up(torch.searchsorted(bits, middle.to(as_integer), right=True))
         enough = at_or_below > ranks
         low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
     return low.to(as_integer).view(ordered.dtype)

@@ -5,18 +5,27 @@ from torch import Tensor
 from torch import distributed as dist
 
 
-def sum_over_processes(tensor: Tensor) -> Tensor:
-    """Return the element-wise sum of ``tensor`` (same shape and type on every process); a collective call."""
+def sum_over_processes(tensor: Tensor, device: torch.device | None = None) -> Tensor:
+    """Return the element-wise sum of ``tensor`` (same shape and type on every process); a collective call.
+
+    Args:
+        tensor: What this process has to add.
+        device: This process's accelerator, if the job's backend cannot reduce on the CPU; the current one by default.
+    """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return tensor
-    summed = tensor.detach().to(_device(), copy=True)
+    summed = tensor.detach().to(_reducing_device(device), copy=True)
     dist.all_reduce(summed)
     return summed.to(tensor.device)
 
 
-def _device() -> torch.device:
-    """The device whose tensors the job's backend can reduce: the CPU where it can, else the accelerator."""
-    if any(name in str(dist.get_backend_config()) for name in ("gloo", "mpi")):
+def _reducing_device(device: torch.device | None) -> torch.device:
+    backends = str(dist.get_backend_config())
+    if any(name in backends for name in ("gloo", "mpi", "cpu:")):
         return torch.device("cpu")
+    if device is not None and device.type != "cpu":
+        return device
     accelerator = torch.accelerator.current_accelerator()
-    return accelerator if accelerator is not None else torch.device("cpu")
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())

@@ -64,7 +64,9 @@ def top_label(batch: Batch) -> Outcomes:
         rights.append(right.flatten() if everything else right[block.kept])
     logits = batch.logits
     none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
-    return Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
+    found = Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
+    # What follows is counted in float64, which this device does not know.
+    return Outcomes(*(part.cpu() for part in found)) if logits.device.type == "mps" else found
 
 
 def check_softmax(block: Batch, total: Tensor) -> None:

@@ -174,6 +174,11 @@ def double(tensor: Tensor) -> Tensor:
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
+def sum_double(tensor: Tensor, dim: list[int]) -> Tensor:
+    """Sum in float64, on the CPU where the device does not know that type."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).sum(dim=dim, dtype=torch.float64)
+
+
 def check_not_empty(count: int, ignore_index: int) -> None:
     """Refuse to measure nothing."""
     if not count:

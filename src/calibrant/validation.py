@@ -1,5 +1,6 @@
 """Checks of arguments that say what was expected, what came, and under which name."""
 
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -11,19 +12,21 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
-def in_range(name: str, value: float, low: float, high: float = float("inf"), *, open_low: bool = False) -> float:
-    """Return ``value`` if it lies in [low, high], or in (low, high]."""
+def in_range(name: str, value: float, low: float, high: float = math.inf, *, above: bool = False) -> float:
+    """Return ``value`` if it is a number from ``low`` (``above``: more than that) to ``high``; infinite only if both are."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
-    if not low <= value <= high or (open_low and value == low):
-        raise ValueError(f"{name} must be in {'(' if open_low else '['}{low:g}, {high:g}], got {value!r}")
+    if not low <= value <= high or (above and value == low) or not -math.inf < value < math.inf:
+        bottom = f"more than {low:g}" if above else f"at least {low:g}"
+        top = f" and at most {high:g}" if math.isfinite(high) else " and finite"
+        raise ValueError(f"{name} must be {bottom}{top}, got {value!r}")
     return value
 
 
-def whole(name: str, value: int, low: int) -> int:
-    """Return ``value`` if it is a whole number of at least ``low``."""
+def whole(name: str, value: int, low: int | None = None) -> int:
+    """Return ``value`` if it is a whole number, of at least ``low``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__} {value!r}")
-    if value < low:
+    if low is not None and value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
     return value

@@ -82,8 +82,8 @@ def test_a_resumed_run_continues(key: str, options: dict, tmp_path: Path) -> Non
         assert torch.equal(value, second.state_dict()[name]), name
     logits, target = validation(99)
     assert torch.equal(whole(logits, target), second(logits, target))
-    for name, path in whole.history().items():
-        assert torch.equal(path, second.history()[name])
+    for name, path in whole.history().items():  # what was loaded, then one row for each further epoch
+        assert torch.equal(path[5:], second.history()[name])
 
 
 @every_adaptive
@@ -130,8 +130,8 @@ def test_state_is_tensors_only(key: str, options: dict, tmp_path: Path) -> None:
     run_epochs(loss, range(3))
     save_file(loss.state_dict(), tmp_path / "loss.safetensors")
     other.load_state_dict(load_file(tmp_path / "loss.safetensors"))
-    assert torch.equal(other.state_dict()["epoch"], loss.epoch)
-    assert len(next(iter(other.history().values()))) == 4
+    for name, value in loss.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
 
 
 @every_adaptive
@@ -139,15 +139,16 @@ def test_history_is_the_path_of_what_is_learned(key: str, options: dict) -> None
     loss = losses.create(key, num_classes=7, **options)
     start = {name: buffer.clone() for name, buffer in loss.named_buffers()}
     history = loss.history()
-    assert set(history) == set(loss.learned)
+    assert set(history) == {"epoch", *loss.learned} == set(start)
     for name, path in history.items():
-        assert torch.equal(path, start[name].double()[None])
+        assert torch.equal(path, start[name][None])
     run_epochs(loss, range(3))
     for name, path in loss.history().items():
         assert path.shape == (4, *start[name].shape)
-        assert torch.equal(path[0], start[name].double())
-        assert torch.equal(path[-1], getattr(loss, name).double())
-    assert any(not torch.equal(path[0], path[-1]) for path in loss.history().values())
+        assert torch.equal(path[0], start[name])
+        assert torch.equal(path[-1], getattr(loss, name))
+    assert loss.history()["epoch"].tolist() == [0, 1, 2, 3]
+    assert any(not torch.equal(loss.history()[name][0], loss.history()[name][-1]) for name in loss.learned)
 
 
 @every_adaptive
@@ -182,6 +183,76 @@ def test_as_part_of_a_model_it_moves_and_saves_with_it(key: str, options: dict) 
     fresh.load_state_dict(model.state_dict())
     for a, b in zip(model["loss"].buffers(), fresh["loss"].buffers(), strict=True):
         assert torch.equal(a, b)
+
+
+@every_adaptive
+def test_loading_forgets_what_was_observed_before(key: str, options: dict) -> None:
+    fresh, used = (losses.create(key, num_classes=7, **options) for _ in range(2))
+    saved = losses.create(key, num_classes=7, **options)
+    run_epochs(saved, range(2))
+    used.observe(*validation(77))
+    for loss in (fresh, used):
+        loss.load_state_dict(saved.state_dict())
+        run_epochs(loss, range(2, 3))
+    for name, value in fresh.state_dict().items():
+        assert torch.equal(used.state_dict()[name], value), name
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@every_adaptive
+def test_state_keeps_its_shape(key: str, options: dict, tmp_path: Path) -> None:
+    """Distributed checkpoints load in place, and averaged models copy entry by entry: nothing in it may grow."""
+    from torch.distributed import checkpoint
+
+    loss, other = (losses.create(key, num_classes=7, **options) for _ in range(2))
+    run_epochs(loss, range(3))
+    shapes = {name: value.shape for name, value in other.state_dict().items()}
+    assert {name: value.shape for name, value in loss.state_dict().items()} == shapes
+    checkpoint.save({"loss": loss.state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+    state = {"loss": other.state_dict()}
+    checkpoint.load(state, checkpoint_id=tmp_path, no_dist=True)
+    other.load_state_dict(state["loss"])
+    for name, value in loss.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+
+
+@every_adaptive
+def test_inference_mode_here_and_there(key: str, options: dict) -> None:
+    mixed, plain = (losses.create(key, num_classes=7, **options) for _ in range(2))
+    for epoch in range(3):
+        logits, target = validation(epoch)
+        for loss, here, there in ((plain, False, False), (mixed, epoch == 1, epoch == 0)):
+            with torch.inference_mode(here):
+                loss.observe(logits[:50], target[:50])
+            loss.observe(logits[50:], target[50:])
+            with torch.inference_mode(there):
+                loss.adapt()
+    assert torch.equal(mixed.state_dict()["epoch"], plain.epoch)
+    for a, b in zip(mixed.buffers(), plain.buffers(), strict=True):
+        assert torch.equal(a, b)
+    logits, target = validation(9)
+    loss = mixed(logits.requires_grad_(), target)
+    loss.backward()
+
+
+@every_adaptive
+def test_built_under_another_default_type_or_device(key: str, options: dict) -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        loss = losses.create(key, num_classes=7, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    expected = losses.create(key, num_classes=7, **options)
+    with torch.device("meta"):
+        empty = losses.create(key, num_classes=7, **options)
+    empty.to_empty(device="cpu")
+    empty.load_state_dict(expected.state_dict())
+    for some in (loss, expected, empty):
+        run_epochs(some, range(3))
+    for other in (loss, empty):
+        for (name, a), b in zip(other.named_buffers(), expected.buffers(), strict=True):
+            assert a.dtype == b.dtype
+            assert torch.equal(a, b), name
 
 
 PROCESS = """

@@ -46,7 +46,29 @@ def test_mmce_gradient_on_ties_is_that_of_the_double_sum(weighted: bool) -> None
     torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("shape", [(30, 7), (5, 100), (2, 4, 5, 3)])
+@pytest.mark.parametrize("width", [0.4, 0.05, 0.01, 0.002])
+def test_mmce_of_narrow_kernels(width: float) -> None:
+    logits, target = 4 * torch.randn(80, 5, dtype=torch.float64), torch.randint(5, (80,))
+    logits.requires_grad_()
+    r, prediction = logits.softmax(1).max(1)
+    a = ((prediction == target).double() - r) / 80
+    expected = (a @ torch.exp(-(r[:, None] - r[None]).abs() / width) @ a).sqrt()
+    value = losses.MMCE(weight=1.0, width=width)(logits, target) - losses.CrossEntropy()(logits, target)
+    torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
+    gradients = [torch.autograd.grad(v, logits, retain_graph=True)[0] for v in (value, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-11)
+
+
+def test_flsd_keeps_the_digits_of_gamma() -> None:
+    logits, target = 4 * torch.randn(20, 5, dtype=torch.float64), torch.randint(5, (20,))
+    p = logits.softmax(1)[torch.arange(20), target]
+    gamma = torch.tensor([5.3 if q < 0.2 else 2.1 for q in p.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(
+        losses.FocalSD(2.1, 5.3)(logits, target), (-((1 - p) ** gamma) * p.log()).mean(), rtol=1e-12, atol=0
+    )
+
+
+@pytest.mark.parametrize("shape", [(30, 7), (5, 100), (2, 4, 5, 3), (1, 700)])
 def test_cpc(shape: tuple[int, ...]) -> None:
     logits = 4 * torch.randn(shape, dtype=torch.float64)
     target = torch.randint(shape[1], (shape[0], *shape[2:]))

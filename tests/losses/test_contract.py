@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from variants import BATCH_LEVEL, VARIANTS
 
+from calibrant import functional as cal
 from calibrant import losses
 from calibrant.losses import METHODS, AdaptiveLoss, Loss
 
@@ -237,10 +238,12 @@ def test_compiles_in_one_graph(name: str) -> None:
         expected, expected_gradient = run(loss, logits, target)
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(gradient, expected_gradient)
-        if isinstance(loss, AdaptiveLoss):  # new weights are seen without compiling again
+        if isinstance(loss, AdaptiveLoss):  # new weights are seen, without compiling again
             loss.observe(logits, target)
             loss.adapt()
-            torch.testing.assert_close(compiled(logits, target), loss(logits, target))
+            with torch.compiler.set_stance("fail_on_recompile"):
+                new, _ = run(compiled, logits, target)
+            torch.testing.assert_close(new, loss(logits, target))
 
 
 @pytest.mark.parametrize("key", ["cals-alm", "mmce"])
@@ -251,6 +254,56 @@ def test_compiles_to_machine_code(key: str) -> None:
     expected, expected_gradient = run(loss, logits, target)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, expected_gradient)
+
+
+WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "mbls", "cals-hr", "cals-alm")
+
+
+@every_variant
+def test_second_derivatives_are_right_or_refused(name: str) -> None:
+    """Never silently wrong: through a network, with a gradient that is differentiated again."""
+    torch.manual_seed(1)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 5)).double()
+    x, target = torch.randn(6, 4, dtype=torch.float64, requires_grad=True), torch.randint(5, (6,))
+    loss = VARIANTS[name](num_classes=5).double()
+    for reduction in ("mean", "sum"):
+        loss.reduction = reduction
+        (gradient,) = torch.autograd.grad(loss(network(x), target), x, create_graph=True)
+        if name.split(maxsplit=1)[0] in WRITTEN_OUT:
+            with pytest.raises(RuntimeError, match="no second derivative"):
+                gradient.square().sum().backward()
+        elif name not in GAMMA_OF_P:
+            assert torch.autograd.gradgradcheck(lambda x, loss=loss: loss(network(x), target), x)
+
+
+@every_variant
+def test_what_is_ignored_may_be_anything(name: str) -> None:
+    logits, target = data(8, 6)
+    target[2] = -100
+    loss = VARIANTS[name](num_classes=6)
+    value, gradient = run(loss, logits, target)
+    logits[2] = float("nan")
+    torch.testing.assert_close(loss(logits, target), value)
+    _, spoilt = run(loss, logits, target)
+    others = torch.arange(8) != 2
+    torch.testing.assert_close(spoilt[others], gradient[others])
+
+
+@every_variant
+def test_memory_formats_and_the_users_tensors(name: str) -> None:
+    logits, target = data(2, 6, 5, 4)
+    loss = VARIANTS[name](num_classes=6)
+    value, gradient = run(loss, logits, target)
+    for other in (
+        logits.to(memory_format=torch.channels_last),
+        logits.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0),
+        torch.stack([logits, logits], dim=-1)[..., 0],
+    ):
+        before = other.clone()
+        other_value, other_gradient = run(loss, other, target)
+        torch.testing.assert_close(other_value, value)
+        torch.testing.assert_close(other_gradient, gradient)
+        assert torch.equal(other, before)
 
 
 @every_method
@@ -323,7 +376,7 @@ def test_number_of_classes_has_to_fit(key: str) -> None:
 
 
 BAD_OPTIONS = [
-    ("cals-alm", {"margin": -1.0}, ValueError, r"margin must be in \(0, inf\], got -1"),
+    ("cals-alm", {"margin": -1.0}, ValueError, "margin must be more than 0 and finite, got -1"),
     ("cals-alm", {"margin": 0.0}, ValueError, "margin"),
     ("cals-alm", {"penalty": "relu"}, ValueError, "penalty must be one of 'phr', 'p2', 'p3', got 'relu'"),
     ("cals-alm", {"gamma": 0.5}, ValueError, "gamma"),
@@ -336,7 +389,14 @@ BAD_OPTIONS = [
     ("mbls", {"margin": -10}, ValueError, "margin"),
     ("mbls", {"margin": "10"}, TypeError, "margin must be a number, got str '10'"),
     ("mbls", {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum'"),
-    ("ls", {"alpha": 1.5}, ValueError, r"alpha must be in \[0, 1\], got 1.5"),
+    ("cals-alm", {"rho_max": float("nan")}, ValueError, "rho_max must be more than 0"),
+    ("cals-alm", {"rho_max": "10"}, TypeError, "rho_max must be a number"),
+    ("mbls", {"weight": float("inf")}, ValueError, "weight must be at least 0 and finite, got inf"),
+    ("mmce", {"width": 0.0}, ValueError, "width must be at least 0.002"),
+    ("adafocal", {"gamma_min": 0.0}, ValueError, "gamma_min must be at least -inf and at most -0.2"),
+    ("ce", {"ignore_index": None}, TypeError, "ignore_index must be a whole number, got NoneType"),
+    ("ce", {"ignore_index": "255"}, TypeError, "ignore_index must be a whole number"),
+    ("ls", {"alpha": 1.5}, ValueError, "alpha must be at least 0 and at most 1, got 1.5"),
     ("fl", {"gamma": -1}, ValueError, "gamma"),
     ("fl", {"gamma": float("nan")}, ValueError, "gamma"),
     ("flsd", {"threshold": 2}, ValueError, "threshold"),
@@ -354,6 +414,30 @@ BAD_OPTIONS = [
 def test_bad_options_are_refused(key: str, options: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         losses.create(key, **{"num_classes": 6, **options})
+
+
+BAD_CALLS = [
+    (cal.margin_loss, {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum', got 'max'"),
+    (cal.margin_loss, {"margin": -1}, ValueError, "margin"),
+    (cal.confidence_penalty_loss, {"class_reduction": "maen"}, ValueError, "class_reduction"),
+    (cal.label_smoothing_loss, {"alpha": 2}, ValueError, "alpha"),
+    (cal.mmce_loss, {"form": "relased"}, ValueError, "form must be one of 'paper', 'released'"),
+    (cal.focal_loss, {"gamma": -1}, ValueError, "gamma"),
+    (cal.focal_sd_loss, {"threshold": 7}, ValueError, "threshold"),
+    (cal.cpc_loss, {"exclusion": -1}, ValueError, "exclusion"),
+    (cal.cals_alm_loss, {"multipliers": torch.ones(6), "rho": torch.ones(6), "penalty": "relu"}, ValueError, "penalty"),
+    (cal.cals_alm_loss, {"multipliers": torch.ones(6), "rho": torch.ones(6), "margin": 0}, ValueError, "margin"),
+    (cal.cals_hr_loss, {"multipliers": torch.ones(6), "margin": -1}, ValueError, "margin"),
+    (cal.adafocal_loss, {"gammas": torch.ones(6), "edges": torch.ones(6)}, ValueError, "gammas .* edges one less"),
+    (cal.calfocal_loss, {"accuracies": torch.ones(6), "edges": torch.ones(6), "scale": 1}, ValueError, "accuracies"),
+    (cal.brier_loss, {"reduction": "avg"}, ValueError, "reduction"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "error", "message"), BAD_CALLS)
+def test_functions_refuse_bad_options_too(function, options: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        function(*data(4, 6), **options)
 
 
 def test_class_adaptive_losses_need_the_number_of_classes() -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant.extras import require
+from calibrant.validation import in_range, whole
 
 
 class Split(NamedTuple):
@@ -34,6 +35,9 @@ def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed
         test: Test images of each class.
         seed: Which images go where.
     """
+    in_range("imbalance", imbalance, 1)
+    whole("validation", validation, 0)
+    whole("test", test, 0)
     data = require("sklearn.datasets", "calibrant.data.digits").load_digits()
     x = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     y = torch.tensor(data.target, dtype=torch.int64)
@@ -41,6 +45,8 @@ def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed
     classes = [torch.nonzero(y == k).flatten() for k in range(10)]
     classes = [members[torch.randperm(len(members), generator=shuffle)] for members in classes]
     most = min(map(len, classes)) - test - validation
+    if most < 1:
+        raise ValueError(f"test + validation must be less than {most + test + validation}, the images of the smallest class")
     counts = [round(most * imbalance ** (-k / 9)) for k in range(10)]
     bounds = {"test": (0, test), "validation": (test, test + validation)}
     parts = {name: torch.cat([members[a:b] for members in classes]) for name, (a, b) in bounds.items()}

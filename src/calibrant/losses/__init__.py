@@ -7,8 +7,7 @@ import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from calibrant.losses.adafocal import AdaFocal, CalFocal
 from calibrant.losses.base import AdaptiveLoss, Loss
@@ -62,7 +61,7 @@ class Method:
     title: str
     paper: str
     tasks: tuple[str, ...]
-    defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def adaptive(self) -> bool:
@@ -74,26 +73,24 @@ _ALL = ("image", "long-tail", "segmentation", "text")
 _IMAGE_TEXT = ("image", "long-tail", "text")
 
 #: The methods by key.
-METHODS: Mapping[str, Method] = MappingProxyType(
-    {
-        method.key: method
-        for method in (
-            Method("ce", CrossEntropy, "cross-entropy", "-", _ALL),
-            Method("ls", LabelSmoothing, "label smoothing", "Szegedy et al., CVPR 2016", _ALL),
-            Method("ecp", ConfidencePenalty, "explicit confidence penalty", "Pereyra et al., ICLR 2017", _ALL),
-            Method("fl", Focal, "focal loss", "Lin et al., ICCV 2017", _ALL),
-            Method("flsd", FocalSD, "sample-dependent focal loss", "Mukhoti et al., NeurIPS 2020", _IMAGE_TEXT),
-            Method("brier", Brier, "Brier loss", "Brier, 1950", _IMAGE_TEXT),
-            Method("mmce", MMCE, "maximum mean calibration error", "Kumar et al., ICML 2018", _IMAGE_TEXT),
-            Method("cpc", CPC, "pairwise constraints", "Cheng and Vasconcelos, CVPR 2022", _IMAGE_TEXT),
-            Method("mbls", MbLS, "margin-based label smoothing", "Liu et al., CVPR 2022", _ALL),
-            Method("cals-hr", CALSHR, "class-adaptive label smoothing, heuristic rule", "Liu et al., CVPR 2023", _ALL),
-            Method("cals-alm", CALSALM, "class-adaptive label smoothing", "Liu et al., CVPR 2023", _ALL),
-            Method("calfocal", CalFocal, "calibration-aware focal loss", "AdaFocal, 2022", ("image",), {"scale": 10.0}),
-            Method("adafocal", AdaFocal, "adaptive focal loss", "AdaFocal, 2022", _IMAGE_TEXT),
-        )
-    }
-)
+METHODS: Final[Mapping[str, Method]] = {
+    method.key: method
+    for method in (
+        Method("ce", CrossEntropy, "cross-entropy", "-", _ALL),
+        Method("ls", LabelSmoothing, "label smoothing", "Szegedy et al., CVPR 2016", _ALL),
+        Method("ecp", ConfidencePenalty, "explicit confidence penalty", "Pereyra et al., ICLR 2017", _ALL),
+        Method("fl", Focal, "focal loss", "Lin et al., ICCV 2017", _ALL),
+        Method("flsd", FocalSD, "sample-dependent focal loss", "Mukhoti et al., NeurIPS 2020", _IMAGE_TEXT),
+        Method("brier", Brier, "Brier loss", "Brier, 1950", _IMAGE_TEXT),
+        Method("mmce", MMCE, "maximum mean calibration error", "Kumar et al., ICML 2018", _IMAGE_TEXT),
+        Method("cpc", CPC, "pairwise constraints", "Cheng and Vasconcelos, CVPR 2022", _IMAGE_TEXT),
+        Method("mbls", MbLS, "margin-based label smoothing", "Liu et al., CVPR 2022", _ALL),
+        Method("cals-hr", CALSHR, "class-adaptive label smoothing, heuristic rule", "Liu et al., CVPR 2023", _ALL),
+        Method("cals-alm", CALSALM, "class-adaptive label smoothing", "Liu et al., CVPR 2023", _ALL),
+        Method("calfocal", CalFocal, "calibration-aware focal loss", "AdaFocal, 2022", ("image",), {"scale": 10.0}),
+        Method("adafocal", AdaFocal, "adaptive focal loss", "AdaFocal, 2022", _IMAGE_TEXT),
+    )
+}
 
 
 def create(key: str, num_classes: int | None = None, **options: Any) -> Loss:

@@ -7,7 +7,6 @@ from torch.nn import functional
 
 from calibrant import outcomes, tensors
 from calibrant.binning import BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
-from calibrant.distributed import sum_over_processes
 from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.focal import modulate
 from calibrant.tensors import Batch, Reduction
@@ -30,6 +29,7 @@ def adafocal_loss(
     ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. Where a gamma is negative
     the term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants for the gradient.
     """
+    _check_bins("gammas", gammas, edges)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     p = torch.exp(-nll.detach())
@@ -54,12 +54,22 @@ def calfocal_loss(
     ``accuracies`` A of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``; ``scale`` is
     :math:`\lambda`. Gamma is a constant for the gradient: the paper leaves it open, its later code has it so.
     """
+    _check_bins("accuracies", accuracies, edges)
+    in_range("scale", scale, 0)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     p = torch.exp(-nll.detach())
     gap = p - accuracies.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
     gamma = torch.exp(scale * gap).clamp(max=_largest_gamma(p.dtype))
     return tensors.reduce(modulate(nll, gamma), kept, reduction)
+
+
+def _check_bins(name: str, values: Tensor, edges: Tensor) -> None:
+    if values.dim() != 1 or edges.shape != (len(values) - 1,):
+        raise ValueError(
+            f"{name} must have one value for each bin and edges one less, the inner ones; got shapes {tuple(values.shape)} "
+            f"and {tuple(edges.shape)}"
+        )
 
 
 def _largest_gamma(dtype: torch.dtype) -> float:
@@ -80,9 +90,9 @@ class _BinnedFocal(AdaptiveLoss):
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.num_bins = whole("num_bins", num_bins, 1)
         # Algorithm 1, line 1: bins of equal width, taken for calibrated.
-        midpoints = (torch.arange(num_bins) + 0.5) / num_bins
-        self.register_buffer("edges", equal_width_edges(num_bins).to(midpoints.dtype))
-        self.register_buffer("gammas", torch.ones(num_bins))
+        midpoints = (torch.arange(num_bins, dtype=torch.float32) + 0.5) / num_bins
+        self.register_buffer("edges", equal_width_edges(num_bins).to(midpoints))
+        self.register_buffer("gammas", torch.ones_like(midpoints))
         self.register_buffer("confidences", midpoints)
         self.register_buffer("accuracies", midpoints.clone())
         self._forget()
@@ -94,11 +104,11 @@ class _BinnedFocal(AdaptiveLoss):
 
     def _measure(self) -> Tensor:
         """Re-bin the validation data, update the bins, and return each bin's calibration error C - A."""
-        confidence = torch.cat([torch.zeros(0, dtype=self.edges.dtype), *self._confidence])
-        correct = torch.cat([torch.zeros(0, dtype=torch.bool), *self._correct])
-        edges = equal_mass_edges(confidence, self.num_bins).to(confidence)
+        confidence = torch.cat([torch.zeros(0, dtype=self.edges.dtype, device="cpu"), *self._confidence])
+        correct = torch.cat([torch.zeros(0, dtype=torch.bool, device="cpu"), *self._correct])
+        edges = equal_mass_edges(confidence, self.num_bins, self._add_up).to(confidence)
         own = bin_statistics(confidence, correct, edges)
-        bins = BinStatistics(*map(sum_over_processes, own))
+        bins = BinStatistics(*map(self._add_up, own))
         # As at the start, a bin of which nothing is known is taken for calibrated.
         bounds = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)]).double()
         midpoints = (bounds[:-1] + bounds[1:]) / 2
@@ -163,12 +173,13 @@ class AdaFocal(_BinnedFocal):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(num_bins, ignore_index=ignore_index, reduction=reduction)
-        self.gamma_max = in_range("gamma_max", gamma_max, 0, open_low=True)
+        self.gamma_max = gamma_max if gamma_max == math.inf else in_range("gamma_max", gamma_max, 0, above=True)
         self.inverse = bool(inverse)
         self.scale = in_range("scale", scale, 0)
         self.momentum = momentum if momentum is None else in_range("momentum", momentum, 0, 1)
-        self.gamma_min = in_range("gamma_min", gamma_min, -math.inf, 0)
-        self.switch = in_range("switch", switch, 0, open_low=True)
+        self.switch = in_range("switch", switch, 0, above=True)
+        self.gamma_min = in_range("gamma_min", gamma_min, -math.inf, -switch)
+        self.gammas.clamp_(max=gamma_max)
         if self.inverse and self.momentum is not None:
             raise ValueError("momentum is defined for positive gammas only: pass either momentum or inverse=True, not both")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant import tensors
 from calibrant.distributed import sum_over_processes
 from calibrant.tensors import Batch, Reduction
-from calibrant.validation import one_of
+from calibrant.validation import one_of, whole
 
 
 class Loss(nn.Module, ABC):
@@ -24,7 +24,7 @@ class Loss(nn.Module, ABC):
 
     def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
         super().__init__()
-        self.ignore_index = ignore_index
+        self.ignore_index = whole("ignore_index", ignore_index)
         self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
 
     @abstractmethod
@@ -46,10 +46,10 @@ class AdaptiveLoss(Loss):
             loss.observe(model(x), y)
         loss.adapt()
 
-    What is learned lives in buffers: it moves with ``.to()``, is saved by ``state_dict()`` together with its
-    :meth:`history`, and a run that loads it continues where it stopped. What is observed between two calls of ``adapt`` is
-    not saved. Under ``torch.distributed`` each process observes its own part of the data and all of them call ``adapt``,
-    which sums over processes: the parts may be uneven, or empty.
+    What is learned lives in buffers: it moves with ``.to()``, is saved by ``state_dict()``, and a run that loads it
+    continues where it stopped. What is observed between two calls of ``adapt`` is not saved. Under
+    ``torch.distributed`` each process observes its own part of the data and all of them call ``adapt``, which sums over
+    processes: the parts may be uneven, or empty.
     """
 
     #: Names of the buffers whose path :meth:`history` gives.
@@ -59,7 +59,7 @@ class AdaptiveLoss(Loss):
     def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
-        self._path: list[Tensor] = []
+        self._path: list[dict[str, Tensor]] = []
 
     @abstractmethod
     def _collect(self, batch: Batch) -> None:
@@ -71,7 +71,7 @@ class AdaptiveLoss(Loss):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Clear the statistics; also called by the constructor to create them."""
+        """Clear the statistics, which are kept on the CPU; also called by the constructor to create them."""
 
     @abstractmethod
     def _observed(self) -> int:
@@ -86,7 +86,7 @@ class AdaptiveLoss(Loss):
     @torch.no_grad()
     def adapt(self) -> None:
         """Update the weights from all that was observed since the last call, then forget it; once per epoch."""
-        if not int(sum_over_processes(torch.tensor(self._observed()))):
+        if not int(self._add_up(torch.tensor(self._observed(), device="cpu"))):
             raise RuntimeError(
                 f"{type(self).__name__}.adapt() has nothing to learn from: call observe(logits, target) on the validation "
                 "batches first (samples labelled ignore_index do not count)"
@@ -99,22 +99,25 @@ class AdaptiveLoss(Loss):
         self._forget()
 
     def history(self) -> dict[str, Tensor]:
-        """Path of each learned buffer, stacked along dimension 0: its start, then its value after each :meth:`adapt`."""
-        rows = torch.stack(self._path or [self._snapshot()])
-        buffers = [self.get_buffer(name) for name in self.learned]
-        columns = rows.split([buffer.numel() for buffer in buffers], dim=1)
-        return {name: path.view(-1, *b.shape) for name, path, b in zip(self.learned, columns, buffers, strict=True)}
+        """Path of what is learned: ``epoch``, and each buffer of :attr:`learned` stacked along dimension 0.
 
-    def get_extra_state(self) -> Tensor:
-        """The history, as one tensor, so that a ``state_dict`` holds tensors only."""
-        return torch.stack(self._path) if self._path else torch.zeros(0, len(self._snapshot()), dtype=torch.float64)
+        The first row is the start (in a resumed run, what was loaded), then there is one for each :meth:`adapt`.
+        """
+        path = self._path or [self._snapshot()]
+        return {name: torch.stack([row[name] for row in path]) for name in ("epoch", *self.learned)}
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over the history from a ``state_dict``."""
-        self._path = list(state.cpu().clone())
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {name: self.get_buffer(name).detach().to("cpu", copy=True) for name in ("epoch", *self.learned)}
 
-    def _snapshot(self) -> Tensor:
-        return torch.cat([self.get_buffer(name).detach().flatten().cpu().double() for name in self.learned])
+    def _add_up(self, tensor: Tensor) -> Tensor:
+        """Sum over processes."""
+        return sum_over_processes(tensor, self.epoch.device)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        # What was observed, and the path so far, belong to the state that is gone.
+        self._forget()
+        self._path.clear()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # Learned state keeps at least float32 when a model is turned to half precision, which cannot hold a multiplier of
@@ -135,13 +138,37 @@ class _KnownGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[2])
+        logits, _, gradient = inputs
+        ctx.save_for_backward(logits, gradient)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * grad_output.unsqueeze(1), None, None
+        logits, gradient = ctx.saved_tensors
+        return only_once(logits, gradient) * grad_output.unsqueeze(1), None, None
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """A gradient that depends on its origin in a way that autograd does not know."""
+
+    @staticmethod
+    def forward(origin: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Nothing is needed for an error."""
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        raise RuntimeError(
+            "this loss computes its gradient by itself and has no second derivative; use create_graph=False, or a loss such "
+            "as CrossEntropy or Focal if you need second derivatives"
+        )
+
+
+def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
+    """Return ``gradient``, and refuse to differentiate it with respect to ``origin``."""
+    return cast("Tensor", _OnlyOnce.apply(origin, gradient))
 
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:

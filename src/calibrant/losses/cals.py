@@ -1,3 +1,4 @@
+import math
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -5,7 +6,6 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.distributed import sum_over_processes
 from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.margin import MarginPenalty, cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
@@ -35,9 +35,15 @@ def cals_alm_loss(
     P is one of :data:`calibrant.losses.penalties.PENALTIES`; ``multipliers`` :math:`\lambda` and ``rho`` have shape
     ``(K,)``. Classes that share the largest logit share its gradient.
     """
+    _check_margin(margin)
+    one_of("penalty", penalty, tuple(PENALTIES))
     logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
     lagrangian = _lagrangian(margin, per_class(multipliers, logits), per_class(rho, logits), penalty, logits.shape[1])
     return tensors.reduce(cross_entropy_with_margin(logits, target, lagrangian), kept, reduction)
+
+
+def _check_margin(margin: float) -> None:
+    in_range("margin", margin, 0, above=True)  # the constraint is divided by it
 
 
 def _lagrangian(margin: float, multipliers: Tensor, rho: Tensor, name: str, classes: int) -> MarginPenalty:
@@ -53,20 +59,30 @@ def _lagrangian(margin: float, multipliers: Tensor, rho: Tensor, name: str, clas
         value = derivative.square_().sub_(multipliers**2).mul_(1 / (2 * rho * classes)).sum(dim=1, keepdim=True)
         return value, slope
 
-    def other(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        # In eight blocks of samples, for the sake of the penalty's own temporaries.
-        blocks = distance.div_(margin).sub_(1).tensor_split(8)
-        values, slopes = [], []
-        for i, z in enumerate(blocks):
-            derivative = PENALTIES[name].derivative(z, rho, multipliers)
-            slopes.append(derivative.sum(dim=1, keepdim=True).mul_(chain))
-            if gradient is not None:
-                gradient.tensor_split(8)[i].sub_(derivative, alpha=chain)
-            del derivative
-            values.append(PENALTIES[name].value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes))
-        return torch.cat(values), torch.cat(slopes)
+    def p3(z: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        # In place, from the part of z above 0 and the one below, divided by 1 - rho z; P2 has a term more than P3.
+        above = z.relu()
+        below = z.sub_(above)
+        quotient = (below * -rho).add_(1).reciprocal_()
+        value = below.mul_(quotient).add_(above).addcmul_(above * above, rho).mul_(multipliers)
+        derivative = quotient.square_().addcmul_(above, 2 * rho).mul_(multipliers)
+        if name == "p2":
+            derivative.addcmul_(above * above, rho**2 / 2)
+            value.addcmul_(above.pow_(3), rho**2 / 6)
+        if gradient is not None:
+            gradient.sub_(derivative, alpha=chain)
+        return value.sum(dim=1, keepdim=True).div_(classes), derivative.sum(dim=1, keepdim=True).mul_(chain)
 
-    return phr if name == "phr" else other
+    def in_blocks(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        """P2 and P3 have more temporaries: eight blocks of samples bound them. The compiler has none to begin with."""
+        z = distance.div_(margin).sub_(1)
+        if torch.compiler.is_compiling():
+            return p3(z, gradient)
+        gradients = [None] * 8 if gradient is None else gradient.tensor_split(8)
+        parts = [p3(*part) for part in zip(z.tensor_split(8), gradients, strict=True)]
+        return torch.cat([value for value, _ in parts]), torch.cat([slope for _, slope in parts])
+
+    return phr if name == "phr" else in_blocks
 
 
 def cals_hr_loss(
@@ -84,6 +100,7 @@ def cals_hr_loss(
 
     ``multipliers`` :math:`\lambda` have shape ``(K,)``. Classes that share the largest logit share its gradient.
     """
+    in_range("margin", margin, 0)
     logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
     penalty = linear_penalty(margin, per_class(multipliers, logits), 1 / logits.shape[1])
     return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
@@ -95,6 +112,8 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
     #: How many functions are averaged.
     averages: ClassVar[int]
     multipliers: Tensor
+    _sums: Tensor
+    _count: Tensor
 
     def __init__(
         self, num_classes: int, margin: float, multiplier_init: float, *, ignore_index: int, reduction: Reduction
@@ -103,7 +122,7 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
         self.num_classes = whole("num_classes", num_classes, 2)
         self.margin = margin
         self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
-        self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init)))
+        self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init), dtype=torch.float32))
         self._forget()
 
     @abstractmethod
@@ -114,21 +133,24 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
         logits = batch.logits.to(torch.promote_types(batch.logits.dtype, self.multipliers.dtype))
         distance = logits.amax(dim=1, keepdim=True) - logits
         over_samples = [0, *range(2, logits.dim())]
-        for i, function in enumerate(self._functions(distance)):
-            kept = torch.where(batch.kept.unsqueeze(1), function, 0)
-            self._sums[i] += tensors.double(kept).sum(dim=over_samples).cpu()
-        self._count += batch.kept.sum().cpu()
+        sums = [
+            tensors.sum_double(torch.where(batch.kept.unsqueeze(1), function, 0), over_samples)
+            for function in self._functions(distance)
+        ]
+        # Not in place: what is observed in inference mode and what is not could not be added to each other.
+        self._sums = self._sums + torch.stack(sums).cpu()
+        self._count = self._count + batch.kept.sum().cpu()
 
     def _means(self) -> Tensor:
         """Means over the samples of all processes, ``(averages, K)``."""
-        return (sum_over_processes(self._sums) / sum_over_processes(self._count)).to(self.multipliers)
+        return (self._add_up(self._sums) / self._add_up(self._count)).to(self.multipliers)
 
     def _observed(self) -> int:
         return int(self._count)
 
     def _forget(self) -> None:
-        self._sums = torch.zeros(self.averages, self.num_classes, dtype=torch.float64)
-        self._count = torch.zeros((), dtype=torch.int64)
+        self._sums = torch.zeros(self.averages, self.num_classes, dtype=torch.float64, device="cpu")
+        self._count = torch.zeros((), dtype=torch.int64, device="cpu")
 
 
 class CALSALM(_ClassAdaptiveLoss):
@@ -189,17 +211,17 @@ class CALSALM(_ClassAdaptiveLoss):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        in_range("margin", margin, 0, open_low=True)
+        _check_margin(margin)
         super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
         self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
-        self.rho_init = in_range("rho_init", rho_init, 0, float("inf") if rho_max is None else rho_max, open_low=True)
+        self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
+        self.rho_init = in_range("rho_init", rho_init, 0, math.inf if rho_max is None else rho_max, above=True)
         self.gamma = in_range("gamma", gamma, 1)
         self.tau = in_range("tau", tau, 0)
         self.rho_period = whole("rho_period", rho_period, 0)
-        self.rho_max = rho_max
         self.multiplier_period = whole("multiplier_period", multiplier_period, 1)
-        self.register_buffer("rho", torch.full((num_classes,), float(rho_init)))
-        self.register_buffer("constraint", torch.zeros(num_classes))
+        self.register_buffer("rho", torch.full((num_classes,), float(rho_init), dtype=torch.float32))
+        self.register_buffer("constraint", torch.zeros(num_classes, dtype=torch.float32))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
@@ -226,7 +248,7 @@ class CALSALM(_ClassAdaptiveLoss):
             self.multipliers.copy_(derivative.clamp(*SAFEGUARD))
         if epoch > 1 and self.rho_period and epoch % self.rho_period == 0:
             not_improved = constraint > self.tau * self.constraint.clamp(min=0)
-            grown = (self.gamma * self.rho).clamp(max=float("inf") if self.rho_max is None else self.rho_max)
+            grown = (self.gamma * self.rho).clamp(max=math.inf if self.rho_max is None else self.rho_max)
             self.rho.copy_(torch.where(not_improved, grown, self.rho))
         self.constraint.copy_(constraint)
 
@@ -282,7 +304,7 @@ class CALSHR(_ClassAdaptiveLoss):
         self.factor = in_range("factor", factor, 1)
         self.tolerance = in_range("tolerance", tolerance, 1)
         self.period = whole("period", period, 1)
-        self.register_buffer("score", torch.zeros(num_classes))
+        self.register_buffer("score", torch.zeros(num_classes, dtype=torch.float32))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

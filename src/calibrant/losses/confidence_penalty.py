@@ -27,10 +27,16 @@ def confidence_penalty_loss(
     ``class_reduction="sum"`` is the entropy, for which w = 0.1 was chosen (Pereyra et al. 2017). ``"mean"`` divides it by K,
     as the code released with CALS does, which leaves next to nothing of the penalty when K is large.
     """
+    _check(weight, class_reduction)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     if class_reduction == "mean":
         weight = weight / logits.shape[1]
     return tensors.reduce(_with_entropy(logits, target.unsqueeze(1), weight), kept, reduction)
+
+
+def _check(weight: float, class_reduction: ClassReduction) -> None:
+    in_range("weight", weight, 0)
+    one_of("class_reduction", class_reduction, get_args(ClassReduction))
 
 
 def _with_entropy(logits: Tensor, target: Tensor, weight: float) -> Tensor:
@@ -65,8 +71,9 @@ class ConfidencePenalty(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
-        self.weight = in_range("weight", weight, 0)
-        self.class_reduction: ClassReduction = one_of("class_reduction", class_reduction, get_args(ClassReduction))
+        _check(weight, class_reduction)
+        self.weight = weight
+        self.class_reduction: ClassReduction = class_reduction
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

@@ -27,6 +27,8 @@ def cpc_loss(
     exclusion, :math:`w_2`) draws the others together; with K = 2 there is none. As in the code released with CALS the
     double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory.
     """
+    in_range("discrimination", discrimination, 0)
+    in_range("exclusion", exclusion, 0)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     classes = logits.shape[1]
     discrimination = discrimination / (classes - 1)
@@ -45,7 +47,8 @@ def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion
             gradient.add_(slope, alpha=exclusion)
             del slope
         margins = (logits - logits.gather(1, target)).scatter_(1, target, -torch.inf)  # l_j - l_y, leaving out j = y
-        values.add_(functional.softplus(margins).sum(dim=1), alpha=discrimination)
+        # The default threshold, beyond which softplus(x) is taken for x, would show in float64.
+        values.add_(functional.softplus(margins, threshold=40).sum(dim=1), alpha=discrimination)
         slope = margins.sigmoid_().mul_(discrimination)
         gradient.add_(slope).scatter_add_(1, target, -slope.sum(dim=1, keepdim=True))
     return with_gradient(logits, values, gradient)
@@ -55,22 +58,28 @@ def _pairs_of_others(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     r"""Sum over wrong classes i and j of softplus(l_j - l_i) / 2 for each sample, and its gradient.
 
     Pairs (i, j) and (j, i) together give :math:`|x|/2 + \log(1 + e^{-|x|})` of :math:`x = l_i - l_j`, with derivative
-    :math:`\tanh(x/2)/2`. They are added up over blocks of samples, since all pairs at once would take K times the memory of
-    the logits; the compiler needs no blocks, it fuses the pairs into the sums.
+    :math:`\tanh(x/2)/2`. All pairs at once would take K times the memory of the logits. They are added up over blocks,
+    of many samples when there are few classes, of a part of one sample's pairs when there are many; the compiler needs
+    no blocks, it fuses the pairs into the sums.
     """
     last = logits.movedim(1, -1)
     samples = last.clone(memory_format=torch.contiguous_format).flatten(0, -2)
     labels = target.movedim(1, -1).flatten(0, -2)
-    values = samples.new_empty(len(samples))
-    others = torch.arange(logits.shape[1] - 1, device=logits.device)
-    block = len(samples) if torch.compiler.is_compiling() else max(1, len(samples) // (4 * logits.shape[1]))
-    for sample, label, value in zip(samples.split(block), labels.split(block), values.split(block), strict=True):
+    size, classes = samples.shape
+    values = samples.new_zeros(size)
+    others = torch.arange(classes - 1, device=logits.device)
+    pairs = size * classes**2 if torch.compiler.is_compiling() else max(2**16, samples.numel() // 8)
+    rows = min(size, max(1, pairs // classes**2))
+    columns = min(classes, max(1, pairs // (max(1, rows) * classes)))
+    for sample, label, value in zip(samples.split(rows), labels.split(rows), values.split(rows), strict=True):
         wrong = others + (others >= label)  # all classes but the true one
         logit = sample.gather(1, wrong)
-        x = logit.unsqueeze(2) - logit.unsqueeze(1)
-        sample.zero_().scatter_(1, wrong, (x / 2).tanh_().sum(dim=2) / 2)
-        x.abs_()
-        value.copy_(x.sum(dim=(1, 2)) / 4 + x.neg_().exp_().log1p_().sum(dim=(1, 2)) / 2)
+        sample.zero_()  # from here on it holds the slopes
+        for some, index in zip(logit.split(columns, dim=1), wrong.split(columns, dim=1), strict=True):
+            x = some.unsqueeze(2) - logit.unsqueeze(1)
+            sample.scatter_(1, index, (x / 2).tanh_().sum(dim=2) / 2)
+            x.abs_()
+            value.add_(x.sum(dim=(1, 2)) / 4).add_(x.neg_().exp_().log1p_().sum(dim=(1, 2)) / 2)
     return values.view(last.shape[:-1]), samples.view(last.shape).movedim(-1, 1)
 
 

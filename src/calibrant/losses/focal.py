@@ -11,19 +11,21 @@ from calibrant.validation import in_range
 def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
     r"""Focal term :math:`-(1 - p)^\gamma \log p` from ``nll`` :math:`= -\log p`.
 
-    ``gamma`` may differ by sample; where it is negative the term is the inverse focal one,
+    ``gamma`` is a number, or a tensor with one for each sample; where that is negative the term is the inverse focal one,
     :math:`-(1 + p)^{|\gamma|} \log p`. The gradient goes through p, not through gamma.
     """
-    gamma = torch.as_tensor(gamma, dtype=nll.dtype, device=nll.device)
-    base = torch.where(gamma < 0, 1 + torch.exp(-nll), -torch.expm1(-nll))
-    # Where p rounds to 1 the derivative of base^gamma is infinite for gamma < 1, times log p = 0: keep it finite.
-    return base.clamp(min=torch.finfo(nll.dtype).tiny).pow(gamma.abs()) * nll
+    # Where p rounds to 1 the derivative of (1 - p)^gamma is infinite for gamma < 1, times log p = 0: keep it finite.
+    focal = -torch.expm1(-nll).clamp(max=-torch.finfo(nll.dtype).tiny)
+    if not isinstance(gamma, Tensor):  # made a tensor, a number would have to be sent to the device
+        return focal.pow(gamma) * nll
+    return torch.where(gamma < 0, 1 + torch.exp(-nll), focal).pow(gamma.abs()) * nll
 
 
 def focal_loss(
     logits: Tensor, target: Tensor, gamma: float = 3.0, *, ignore_index: int = -100, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class."""
+    in_range("gamma", gamma, 0)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     return tensors.reduce(modulate(nll, gamma), kept, reduction)
@@ -43,10 +45,17 @@ def focal_sd_loss(
 
     The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
     """
+    _check_sample_dependent(gamma, gamma_hard, threshold)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     hard = torch.exp(-nll.detach()) < threshold
-    return tensors.reduce(modulate(nll, torch.where(hard, gamma_hard, gamma)), kept, reduction)
+    return tensors.reduce(modulate(nll, torch.where(hard, nll.new_full((), gamma_hard), gamma)), kept, reduction)
+
+
+def _check_sample_dependent(gamma: float, gamma_hard: float, threshold: float) -> None:
+    in_range("gamma", gamma, 0)
+    in_range("gamma_hard", gamma_hard, 0)
+    in_range("threshold", threshold, 0, 1)
 
 
 class Focal(Loss):
@@ -88,9 +97,8 @@ class FocalSD(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
-        self.gamma = in_range("gamma", gamma, 0)
-        self.gamma_hard = in_range("gamma_hard", gamma_hard, 0)
-        self.threshold = in_range("threshold", threshold, 0, 1)
+        _check_sample_dependent(gamma, gamma_hard, threshold)
+        self.gamma, self.gamma_hard, self.threshold = gamma, gamma_hard, threshold
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

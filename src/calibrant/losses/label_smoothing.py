@@ -15,6 +15,7 @@ def label_smoothing_loss(
 
     The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
     """
+    in_range("alpha", alpha, 0, 1)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     log_s = logits.log_softmax(dim=1)
     log_s_y = log_s.gather(1, target.unsqueeze(1)).squeeze(1)

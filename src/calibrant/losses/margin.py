@@ -76,10 +76,17 @@ def margin_loss(
     ``class_reduction="sum"`` leaves out the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
     number was obtained with the mean. Classes that share the largest logit share its gradient.
     """
+    _check(margin, weight, class_reduction)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     scale = 1 / logits.shape[1] if class_reduction == "mean" else 1.0
     penalty = linear_penalty(margin, logits.new_full((), weight), scale)
     return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
+
+
+def _check(margin: float, weight: float, class_reduction: ClassReduction) -> None:
+    in_range("margin", margin, 0)
+    in_range("weight", weight, 0)
+    one_of("class_reduction", class_reduction, get_args(ClassReduction))
 
 
 class MbLS(Loss):
@@ -103,9 +110,9 @@ class MbLS(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
-        self.margin = in_range("margin", margin, 0)
-        self.weight = in_range("weight", weight, 0)
-        self.class_reduction: ClassReduction = one_of("class_reduction", class_reduction, get_args(ClassReduction))
+        _check(margin, weight, class_reduction)
+        self.margin, self.weight = margin, weight
+        self.class_reduction: ClassReduction = class_reduction
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

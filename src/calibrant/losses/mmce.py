@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
-from calibrant.losses.base import Loss
+from calibrant.losses.base import Loss, only_once
 from calibrant.tensors import Reduction
 from calibrant.validation import in_range, one_of
 
@@ -35,6 +35,7 @@ def mmce_loss(
     On sorted confidences the kernel turns the double sum into running sums, so that it takes O(N log N) time and O(N)
     memory, exactly. The penalty belongs to the batch: with ``reduction="none"`` every sample is given all of it.
     """
+    _check(weight, form, width)
     logits, target, kept = tensors.batch(logits, target, ignore_index)
     prediction = logits.detach().max(dim=1).indices
     log_s = logits.log_softmax(dim=1).gather(1, torch.stack([target, prediction], dim=1))
@@ -42,9 +43,15 @@ def mmce_loss(
     return tensors.reduce(weight * penalty - log_s[:, 0], kept, reduction)
 
 
+def _check(weight: float, form: Form, width: float) -> None:
+    in_range("weight", weight, 0)
+    one_of("form", form, get_args(Form))
+    in_range("width", width, 0.002)  # exp(1 / width) has to be a float64
+
+
 def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: Form, width: float) -> Tensor:
     """The penalty, a scalar."""
-    r = tensors.double(r.flatten())
+    r = tensors.double(torch.where(kept, r, 0).flatten())
     right, wrong = (correct & kept).flatten().to(r), (~correct & kept).flatten().to(r)
     gram: Tensor = _LaplacianGram.apply(r, torch.stack([right * (1 - r), -wrong * r]), width)[0]
     m, n = right.sum(), wrong.sum()
@@ -69,7 +76,7 @@ class _LaplacianGram(torch.autograd.Function):
     r"""Gram matrix :math:`G_{ab} = \sum_{i,j} A_{ai} A_{bj} e^{-|r_i - r_j| / h}` of the rows of A.
 
     Sorted by r, :math:`\sum_{j: r_j < r_i} A_j e^{-(r_i - r_j)/h} = e^{-r_i/h} \sum_{j: r_j < r_i} A_j e^{r_j/h}`, and
-    likewise from above: running sums. Nothing overflows, because r lies in [0, 1]. Where confidences are equal the kernel
+    likewise from above: running sums. With r in [0, 1], nothing overflows. Where confidences are equal the kernel
     has a kink; their pairs are left out of the derivative, so that it does not depend on the order of equal samples.
     """
 
@@ -82,8 +89,8 @@ class _LaplacianGram(torch.autograd.Function):
         running = _running_sum(a_sorted * up)
         below = running[:, first].mul_(down)
         ka = running[:, last].mul_(down)
-        running = _running_sum(a_sorted.mul_(down))
-        above = (running[:, -1:] - running[:, last]).mul_(up)
+        running = _running_sum(a_sorted.mul_(down).flip(1)).flip(1)  # from above
+        above = running[:, last].mul_(up)
         ka += above
         derivative = above.sub_(below).div_(width)
         ka, derivative = (torch.empty_like(a).index_copy_(1, order, x) for x in (ka, derivative))
@@ -93,14 +100,13 @@ class _LaplacianGram(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor, Tensor]) -> None:
         _, ka, derivative = output
         ctx.mark_non_differentiable(ka, derivative)
-        ctx.save_for_backward(inputs[1], ka, derivative)
+        ctx.save_for_backward(*inputs[:2], ka, derivative)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_gram: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None]:
-        a, ka, derivative = ctx.saved_tensors
+        r, a, ka, derivative = ctx.saved_tensors
         both = grad_gram + grad_gram.T
-        return (a * (both @ derivative)).sum(dim=0), both @ ka, None
+        return only_once(r, (a * (both @ derivative)).sum(dim=0)), only_once(r, both @ ka), None
 
 
 def _order_with_ties(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,10 +148,10 @@ class MMCE(Loss):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
-        self.weight = in_range("weight", weight, 0)
+        _check(weight, form, width)
+        self.weight, self.width = weight, width
         self.weighted = bool(weighted)
-        self.form: Form = one_of("form", form, get_args(Form))
-        self.width = in_range("width", width, 0, open_low=True)
+        self.form: Form = form
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

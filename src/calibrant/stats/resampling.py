@@ -120,7 +120,7 @@ def bootstrap(
         **options: Passed on to ``metric``, such as ``num_bins``.
     """
     whole("resamples", resamples, 2)
-    in_range("level", level, 0, 1, open_low=True)
+    in_range("level", level, 0, 1, above=True)
     function = _by_name(metric)
     random = np.random.default_rng(seed)
     batch = tensors.check(logits, target, ignore_index)
@@ -170,7 +170,7 @@ def compare(
         **options: Passed on to ``metric``.
     """
     whole("resamples", resamples, 2)
-    in_range("level", level, 0, 1, open_low=True)
+    in_range("level", level, 0, 1, above=True)
     function = _by_name(metric)
     values = [float(function(logits, target, ignore_index=ignore_index, **options)) for logits in (a, b)]
     difference = values[0] - values[1]
