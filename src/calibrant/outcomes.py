@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.tensors import Batch
+from calibrant.tensors import Batch, Block
 
 
 class Softmax(NamedTuple):
@@ -30,14 +30,14 @@ class Outcomes(NamedTuple):
     correct: Tensor
 
 
-def softmax(block: Batch) -> Softmax:
+def softmax(block: Block) -> Softmax:
     """The undivided softmax of a block."""
     largest = block.logits.amax(dim=1, keepdim=True)
     exponentials = (block.logits - largest).exp_()
     return Softmax(largest, exponentials, exponentials.sum(dim=1, keepdim=True))
 
 
-def correct(block: Batch, largest: Tensor, total: Tensor) -> Tensor:
+def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
     """Where the prediction, the first class with the largest logit, is the true class.
 
     Comparing the true logit with the largest costs a fraction of ``argmax``. It is mistaken only when a class before
@@ -54,14 +54,13 @@ def correct(block: Batch, largest: Tensor, total: Tensor) -> Tensor:
 @torch.no_grad()
 def top_label(batch: Batch) -> Outcomes:
     """Outcomes of all samples of a batch, in their order."""
-    everything = bool(batch.kept.all())
     confidences, rights = [], []
     for block in tensors.blocks(batch):
         largest, _, total = softmax(block)
         confidence, right = 1 / total.squeeze(1), correct(block, largest, total)
         check_softmax(block, total)
-        confidences.append(confidence.flatten() if everything else confidence[block.kept])
-        rights.append(right.flatten() if everything else right[block.kept])
+        confidences.append(block.pick(confidence))
+        rights.append(block.pick(right))
     logits = batch.logits
     none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
     found = Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
@@ -69,7 +68,7 @@ def top_label(batch: Batch) -> Outcomes:
     return Outcomes(*(part.cpu() for part in found)) if logits.device.type == "mps" else found
 
 
-def check_softmax(block: Batch, total: Tensor) -> None:
+def check_softmax(block: Block, total: Tensor) -> None:
     """Refuse logits that have no softmax: NaN, +infinite, or all of them -infinite (one of them may be: probability 0)."""
     wrong = total.squeeze(1).isnan() & block.kept
     if wrong.any():

@@ -28,6 +28,26 @@ class Batch(NamedTuple):
     kept: Tensor
 
 
+class Block(NamedTuple):
+    """A part of a batch that is worked on at once.
+
+    Attributes:
+        logits: ``(n, K)`` or ``(n, K, pixels)``, at least float32.
+        target: ``(n,)`` or ``(n, pixels)``, as in :class:`Batch`.
+        kept: False at ignored places.
+        places: Where the flattened ``kept`` is True, or None if it is everywhere.
+    """
+
+    logits: Tensor
+    target: Tensor
+    kept: Tensor
+    places: Tensor | None
+
+    def pick(self, values: Tensor) -> Tensor:
+        """Those of ``values``, one for each sample, that are kept, as a vector."""
+        return values.flatten() if self.places is None else values.flatten()[self.places]
+
+
 def batch(
     logits: Tensor,
     target: Tensor,
@@ -95,7 +115,7 @@ def check(
     return Batch(logits, target, kept)
 
 
-def blocks(batch: Batch) -> Iterator[Batch]:
+def blocks(batch: Batch) -> Iterator[Block]:
     """Cut a batch into parts of ``(n, K)`` or ``(n, K, pixels)`` logits that are worked on without leaving the cache.
 
     Accelerators get large parts instead, for which starting the work is the cost. Logits are at least float32 in each part.
@@ -103,19 +123,24 @@ def blocks(batch: Batch) -> Iterator[Batch]:
     logits = batch.logits
     size, classes = logits.shape[:2]
     most = 2**19 if logits.is_cpu else 2**24
-    pixels = logits[0, 0].numel() if size else 0
+    pixels = logits.shape[2:].numel()
     whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
+    everything = bool(batch.kept.all())
+
+    def block(logits: Tensor, target: Tensor, kept: Tensor) -> Block:
+        places = None if everything else kept.flatten().nonzero().squeeze(1)
+        return Block(_at_least_single(logits), target, kept, places)
+
     for start in range(0, size, whole):
-        part = slice(start, start + whole)
-        images, target, kept = logits[part], batch.target[part], batch.kept[part]
+        images, target, kept = (part[start : start + whole] for part in batch)
         if logits.dim() == 2:
-            yield Batch(_at_least_single(images), target, kept)
+            yield block(images, target, kept)
             continue
         images, target, kept = images.flatten(2), target.flatten(1), kept.flatten(1)
         width = max(1, most // (classes * len(images)))
         for left in range(0, pixels, width):
             columns = slice(left, left + width)
-            yield Batch(_at_least_single(images[..., columns]), target[:, columns], kept[:, columns])
+            yield block(images[..., columns], target[:, columns], kept[:, columns])
 
 
 def from_probs(probs: Tensor, tolerance: float = 1e-3) -> Tensor:

@@ -22,7 +22,7 @@ from calibrant.metrics import cells as on_cells
 from calibrant.metrics.cells import Binning, Cells, Grid
 from calibrant.metrics.classwise import class_bins
 from calibrant.outcomes import Outcomes, Softmax, top_label
-from calibrant.tensors import Batch
+from calibrant.tensors import Batch, Block
 from calibrant.validation import one_of, whole
 
 
@@ -212,7 +212,9 @@ class DebiasedECE(OrderedMetric):
         """Return the error, a float64 scalar."""
         if self.binning == "mass":
             return super().compute()
-        return calibration.as_error(on_cells.debiased_error(self._get_bins("width_"), self.norm), self.norm)
+        bins = self._get_bins("width_")
+        error = calibration.as_error(on_cells.debiased_error(bins, self.norm), self.norm)
+        return error.where(bins.counts.sum() > 0, torch.nan)
 
     def _estimate(self, cells: Cells) -> Tensor:
         bins = on_cells.bins_of_equal_mass(cells, self.num_bins, split=True)
@@ -249,7 +251,7 @@ class SmoothECE(OrderedMetric):
 class _MeanScore(LogitsMetric):
     total: Tensor
     count: Tensor
-    score: Callable[[Batch, Softmax], Tensor]
+    score: Callable[[Block, Softmax], Tensor]
 
     def __init__(self, *, ignore_index: int = -100, **kwargs: Any) -> None:
         super().__init__(ignore_index=ignore_index, **kwargs)

@@ -8,7 +8,7 @@ from calibrant.binning import BinStatistics, bin_index, equal_width_edges
 from calibrant.metrics import cells as on_cells
 from calibrant.metrics.cells import Binning
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Batch
+from calibrant.tensors import Batch, Block
 from calibrant.validation import one_of, whole
 
 
@@ -56,7 +56,7 @@ def empty_bins(rows: int, num_bins: int, device: torch.device) -> BinStatistics:
     return BinStatistics(counts, torch.zeros(shape, dtype=torch.float64, device=device), correct)
 
 
-def add_class_bins(sums: BinStatistics, block: Batch, softmax: Softmax) -> None:
+def add_class_bins(sums: BinStatistics, block: Block, softmax: Softmax) -> None:
     """Add a block to the bins of each class's probability; uses up the exponentials.
 
     Of a sample's K probabilities fewer than M exceed 1 / M. Only those are looked up; what is left, nearly all of them when
@@ -64,7 +64,7 @@ def add_class_bins(sums: BinStatistics, block: Batch, softmax: Softmax) -> None:
     """
     classes, num_bins = sums.counts.shape
     probabilities = softmax.exponentials.div_(softmax.total)
-    if not block.kept.all():
+    if block.places is not None:
         probabilities.masked_fill_(~block.kept.unsqueeze(1), 0)
     edges = equal_width_edges(num_bins).to(probabilities.device)
 
@@ -73,14 +73,14 @@ def add_class_bins(sums: BinStatistics, block: Batch, softmax: Softmax) -> None:
     values = flat[beyond].double()
     pixels = max(1, probabilities.shape[2:].numel())
     cell = beyond // pixels % classes * num_bins + bin_index(values, edges)
+    own = block.pick(probabilities.gather(1, block.target.unsqueeze(1))).double()
     counts = torch.bincount(cell, minlength=classes * num_bins).view(classes, num_bins)
     confidence = values.new_zeros(classes * num_bins).index_add_(0, cell, values).view(classes, num_bins)
     over_samples = [0, *range(2, probabilities.dim())]
-    counts[:, 0] += block.kept.sum() - counts.sum(dim=1)
-    confidence[:, 0] += probabilities.sum(dim=over_samples).double() - confidence.sum(dim=1)
+    counts[:, 0] += len(own) - counts.sum(dim=1)
+    confidence[:, 0] += probabilities.sum(dim=over_samples, dtype=torch.float64) - confidence.sum(dim=1)
 
-    own = probabilities.gather(1, block.target.unsqueeze(1)).squeeze(1)[block.kept].double()
-    cell = block.target[block.kept] * num_bins + bin_index(own, edges)
+    cell = block.pick(block.target) * num_bins + bin_index(own, edges)
     correct = torch.bincount(cell, minlength=classes * num_bins).view(classes, num_bins)
     for total, part in zip(sums, (counts, confidence, correct), strict=True):
         total.add_(part)
@@ -94,7 +94,7 @@ def _of_equal_mass(batch: Batch, num_bins: int, norm: int) -> Tensor:
     for block in tensors.blocks(batch):
         softmax = outcomes.softmax(block)
         outcomes.check_softmax(block, softmax.total)
-        normalisers.append((softmax.largest + softmax.total.log()).squeeze(1)[block.kept])
+        normalisers.append(block.pick(softmax.largest + softmax.total.log()))
     normaliser = torch.cat(normalisers)
     for k in range(logits.shape[1]):
         probability = (logits[:, k][batch.kept].to(normaliser.dtype) - normaliser).exp()

@@ -205,11 +205,11 @@ class CalibrationPanel(LogitsMetric):
             exponentials = (block.logits - largest).exp_()
             softmax = outcomes.Softmax(largest, exponentials, exponentials.sum(dim=1, keepdim=True))
             outcomes.check_softmax(block, softmax.total)
-            label = block.target[block.kept]
+            label = block.pick(block.target)
             for row, score in zip(sums, (scores.negative_log_likelihood, scores.brier), strict=True):
-                row.index_add_(0, label, score(block, softmax)[block.kept].double())
-            confidences.append((1 / softmax.total).squeeze(1)[block.kept])
-            predictions.append(prediction.squeeze(1)[block.kept])
+                row.index_add_(0, label, block.pick(score(block, softmax)).double())
+            confidences.append(block.pick(1 / softmax.total))
+            predictions.append(block.pick(prediction))
             rights.append(predictions[-1] == label)
             labels.append(label)
             add_class_bins(of_class, block, softmax)  # last, for it uses up the exponentials

@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant import outcomes, tensors
 from calibrant.metrics.classwise import class_bins
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Batch
+from calibrant.tensors import Batch, Block
 from calibrant.validation import whole
 
 
@@ -61,12 +61,12 @@ def brier_split(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_in
     return BrierSplit(total, calibration, total - calibration)
 
 
-def right(block: Batch, softmax: Softmax) -> Tensor:
+def right(block: Block, softmax: Softmax) -> Tensor:
     """Whether each prediction is right."""
     return outcomes.correct(block, softmax.largest, softmax.total)
 
 
-def rank(block: Batch) -> Tensor:
+def rank(block: Block) -> Tensor:
     """How many classes are predicted before the true one."""
     own = block.logits.gather(1, block.target.unsqueeze(1))
     classes = torch.arange(block.logits.shape[1], device=own.device).view(-1, *[1] * (block.logits.dim() - 2))
@@ -74,13 +74,13 @@ def rank(block: Batch) -> Tensor:
     return before.sum(dim=1)
 
 
-def negative_log_likelihood(block: Batch, softmax: Softmax) -> Tensor:
+def negative_log_likelihood(block: Block, softmax: Softmax) -> Tensor:
     """-log s_y of each sample."""
     own = block.logits.gather(1, block.target.unsqueeze(1))
     return (softmax.total.log() + (softmax.largest - own)).squeeze(1)
 
 
-def brier(block: Batch, softmax: Softmax) -> Tensor:
+def brier(block: Block, softmax: Softmax) -> Tensor:
     """Brier score of each sample, from the other classes alone: so close to certainty, 1 - s_y is not a difference."""
     index = block.target.unsqueeze(1)
     own = softmax.exponentials.gather(1, index)
@@ -91,17 +91,17 @@ def brier(block: Batch, softmax: Softmax) -> Tensor:
 
 
 @torch.no_grad()
-def of_samples(score: Callable[[Batch, Softmax], Tensor], batch: Batch) -> Tensor:
+def of_samples(score: Callable[[Block, Softmax], Tensor], batch: Batch) -> Tensor:
     """A score of each sample that is kept, in float64."""
     values = []
     for block in tensors.blocks(batch):
         softmax = outcomes.softmax(block)
         outcomes.check_softmax(block, softmax.total)
-        values.append(score(block, softmax)[block.kept].double())
+        values.append(block.pick(score(block, softmax)).double())
     return torch.cat(values) if values else batch.logits.new_zeros(0, dtype=torch.float64)
 
 
-def mean_of(score: Callable[[Batch, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Mean of a score over the samples that are kept."""
     values = of_samples(score, tensors.check(logits, target, ignore_index))
     tensors.check_not_empty(len(values), ignore_index)

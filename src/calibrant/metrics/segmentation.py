@@ -29,8 +29,7 @@ def areas(batch: Batch) -> Tensor:
     classes = batch.logits.shape[1]
     sums = torch.zeros(3, classes, dtype=torch.int64, device=batch.logits.device)
     for block in tensors.blocks(batch):
-        predicted = block.logits.argmax(dim=1)[block.kept]
-        label = block.target[block.kept]
+        predicted, label = block.pick(block.logits.max(dim=1).indices), block.pick(block.target)
         sums += torch.stack([torch.bincount(x, minlength=classes) for x in (label[label == predicted], label, predicted)])
     return sums
 
