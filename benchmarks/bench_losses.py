@@ -9,25 +9,18 @@ on all of them. Memory is the peak of what is allocated during forward + backwar
 import argparse
 import json
 import math
-import os
-import platform
-import random
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler, which tells the memory, is chatty
-
 import torch
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
 from calibrant.losses import METHODS, create
+from measuring import Step, environment, medians, peak_memory
 
 SHAPES = [(1024, 1000), (4, 21, 256, 256)]
 #: The most that a loss may cost, by (key, mode).
@@ -42,44 +35,12 @@ LIMITS = {
 }
 MEMORY_LIMIT = 4.0
 
-Step = Callable[[], None]
-
 
 def step(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, target: Tensor) -> Step:
     def run() -> None:
         torch.autograd.grad(loss(logits, target), logits)  # leaves nothing behind that a later step would free
 
     return run
-
-
-def peak_memory(run: Step) -> int:
-    """Largest number of bytes that are allocated at once while ``run`` runs."""
-    run()
-    with torch.profiler.profile(profile_memory=True) as profile:
-        run()
-    now = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return peak
-
-
-def medians(steps: dict[str, Step], repeats: int, what: str) -> dict[str, float]:
-    """Median seconds of each step; they take turns in random order, for one leaves the allocator and caches to the next."""
-    for run in steps.values():
-        run()
-        run()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
-    shuffle = random.Random(0).shuffle
-    for _ in track(range(repeats), what, transient=True):
-        shuffle(names)
-        for name in names:
-            start = time.perf_counter()
-            steps[name]()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def measure(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[str, Any]]:
@@ -148,8 +109,7 @@ def main() -> None:
     path = arguments.json or (None if arguments.only else Path(__file__).parent / "losses.json")
     if path is None:
         return
-    environment = {"torch": torch.__version__, "python": platform.python_version(), "threads": torch.get_num_threads()}
-    path.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1) + "\n")
+    path.write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
     print(f"written to {path}")
 
 

@@ -122,7 +122,7 @@ def blocks(batch: Batch) -> Iterator[Block]:
     """
     logits = batch.logits
     size, classes = logits.shape[:2]
-    most = 2**19 if logits.is_cpu else 2**24
+    most = 2**20 if logits.is_cpu else 2**24
     pixels = logits.shape[2:].numel()
     whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
     everything = bool(batch.kept.all())

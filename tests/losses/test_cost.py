@@ -5,6 +5,7 @@ import torch
 
 import bench_losses as benchmark
 from calibrant.losses import METHODS, create
+from measuring import peak_memory
 
 
 @pytest.mark.parametrize("shape", [(1024, 400), (2, 21, 128, 128)], ids=str)
@@ -12,7 +13,7 @@ from calibrant.losses import METHODS, create
 def test_peak_memory_is_at_most_four_times_the_logits(key: str, shape: tuple[int, ...]) -> None:
     logits = torch.randn(shape, requires_grad=True)
     target = torch.randint(shape[1], (shape[0], *shape[2:]))
-    peak = benchmark.peak_memory(benchmark.step(create(key, num_classes=shape[1]), logits, target))
+    peak = peak_memory(benchmark.step(create(key, num_classes=shape[1]), logits, target))
     assert peak / (4 * logits.numel()) <= benchmark.MEMORY_LIMIT
 
 
@@ -20,13 +21,13 @@ def test_peak_memory_is_at_most_four_times_the_logits(key: str, shape: tuple[int
 def test_peak_memory_of_other_penalties(key: str, options: dict) -> None:
     logits = torch.randn(512, 400, requires_grad=True)
     step = benchmark.step(create(key, num_classes=400, **options), logits, torch.randint(400, (512,)))
-    assert benchmark.peak_memory(step) / (4 * logits.numel()) <= benchmark.MEMORY_LIMIT
+    assert peak_memory(step) / (4 * logits.numel()) <= benchmark.MEMORY_LIMIT
 
 
 def test_memory_of_mmce_is_linear_in_samples_and_of_cpc_in_classes() -> None:
     def peak(key: str, n: int, k: int) -> int:
         step = benchmark.step(create(key), torch.randn(n, k, requires_grad=True), torch.randint(k, (n,)))
-        return benchmark.peak_memory(step)
+        return peak_memory(step)
 
     assert peak("mmce", 80_000, 4) / peak("mmce", 20_000, 4) == pytest.approx(4, rel=0.05)
     assert peak("cpc", 16000, 80) / peak("cpc", 16000, 20) == pytest.approx(4, rel=0.2)
@@ -35,4 +36,4 @@ def test_memory_of_mmce_is_linear_in_samples_and_of_cpc_in_classes() -> None:
 def test_cpc_of_few_samples_and_many_classes_is_bounded() -> None:
     """Not by a multiple of the logits, which are tiny here, but far below all pairs: 2 x 4000 x 4000 floats are 128 MB."""
     step = benchmark.step(create("cpc"), torch.randn(2, 4000, requires_grad=True), torch.randint(4000, (2,)))
-    assert benchmark.peak_memory(step) < 5e6
+    assert peak_memory(step) < 5e6

@@ -249,12 +249,17 @@ def smooth_error(cells: Cells, points: int = 2**14) -> Tensor:
         values: Tensor = torch.fft.irfft(spectrum * kernel, n=2 * points)[..., : points + 1].abs()
         return values.sum(dim=-1) - (values[..., 0] + values[..., -1]) / 2
 
+    # The integral falls as sigma grows, so it meets sigma once: bisection, and at last the chord, which is straight enough.
     low, high = torch.zeros_like(cells.total), torch.ones_like(cells.total)
-    for _ in range(40):
+    excess_low, excess_high = smoothed(low), smoothed(high) - 1
+    for _ in range(18):
         middle = (low + high) / 2
-        too_narrow = smoothed(middle) > middle
-        low, high = torch.where(too_narrow, middle, low), torch.where(too_narrow, high, middle)
-    return (low + high) / 2
+        excess = smoothed(middle) - middle
+        narrow = excess > 0
+        low, high = torch.where(narrow, middle, low), torch.where(narrow, high, middle)
+        excess_low, excess_high = torch.where(narrow, excess, excess_low), torch.where(narrow, excess_high, excess)
+    slope = excess_low - excess_high
+    return low + (high - low) * (excess_low / slope.where(slope > 0, 1)).clamp(0, 1)
 
 
 def area_under_risk_coverage(cells: Cells) -> Tensor:

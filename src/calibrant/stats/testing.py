@@ -72,3 +72,19 @@ def calibration_test(
     statistic = error(cells)
     at_least = int((drawn >= statistic - 1e-15).sum())
     return CalibrationTest((1 + at_least) / (1 + resamples), float(statistic), num_bins, resamples)
+
+
+def wilson(successes: Tensor, trials: Tensor, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    r"""Wilson's score interval of a probability from counts, for each entry; [0, 1] where there are no trials.
+
+    With :math:`\hat p = k / n` and z the normal quantile: :math:`\big(\hat p + \frac{z^2}{2n} \pm
+    z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}\big) / (1 + \frac{z^2}{n})`.
+    """
+    z = 2**0.5 * torch.erfinv(torch.tensor(level, dtype=torch.float64))
+    n = trials.double().clamp(min=1)
+    p = successes.double() / n
+    centre = p + z**2 / (2 * n)
+    spread = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
+    low, high = ((centre + sign * spread) / (1 + z**2 / n) for sign in (-1, 1))
+    nothing = trials == 0
+    return low.clamp(0, 1).masked_fill(nothing, 0.0), high.clamp(0, 1).masked_fill(nothing, 1.0)

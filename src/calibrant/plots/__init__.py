@@ -1,0 +1,21 @@
+"""Figures: each holds its data (``to_dict``) and draws it (``plot``) into given axes or new ones."""
+
+from calibrant.extras import require
+
+require("matplotlib", "calibrant.plots")
+
+from calibrant.plots.dense import PixelReliability  # noqa: E402
+from calibrant.plots.paths import GammaPath, MetricPath, MultiplierPath  # noqa: E402
+from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
+from calibrant.plots.tradeoffs import AccuracyVsECE, RiskCoverage  # noqa: E402
+
+__all__ = [
+    "AccuracyVsECE",
+    "ConfidenceHistogram",
+    "GammaPath",
+    "MetricPath",
+    "MultiplierPath",
+    "PixelReliability",
+    "ReliabilityDiagram",
+    "RiskCoverage",
+]

@@ -1,0 +1,263 @@
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import LogLocator, NullLocator
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.metrics import calibration
+from calibrant.metrics.panel import PanelResult
+from calibrant.outcomes import top_label
+from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
+from calibrant.stats import Interval, bootstrap, wilson
+from calibrant.validation import whole
+
+OVER, UNDER = "#F2B48A", "#7FCDB5"  # light ORANGE and GREEN
+
+
+@dataclass(frozen=True)
+class ReliabilityDiagram(Figure):
+    """Accuracy against confidence, bin by bin: on the diagonal, confidence means what it says.
+
+    Attributes:
+        name: Name of the model.
+        counts: Samples in each bin.
+        confidence: Mean confidence of each bin; of an empty one, 0.
+        accuracy: Accuracy of each bin; of an empty one, 0.
+        low: Lower end of the accuracy's interval.
+        high: Upper end.
+        ece: The expected calibration error.
+        ece_low: Lower end of its interval, None if there is none.
+        ece_high: Upper end.
+        level: Confidence level of the intervals.
+        samples: Number of samples.
+    """
+
+    name: str
+    counts: list[int]
+    confidence: list[float]
+    accuracy: list[float]
+    low: list[float]
+    high: list[float]
+    ece: float
+    ece_low: float | None
+    ece_high: float | None
+    level: float
+    samples: int
+
+    @classmethod
+    def from_logits(
+        cls,
+        logits: Tensor,
+        target: Tensor,
+        name: str = "",
+        num_bins: int = 15,
+        *,
+        level: float = 0.95,
+        resamples: int = 1000,
+        ignore_index: int = -100,
+    ) -> "ReliabilityDiagram":
+        """Measure a model; 15 bins of equal width by default, 25 in the CALS paper's Figure 4."""
+        ece = bootstrap(
+            "ece", logits, target, num_bins=num_bins, level=level, resamples=resamples, ignore_index=ignore_index
+        )
+        bins = calibration.width_bins(calibration.measured(logits, target, ignore_index), num_bins)
+        return cls._of(name, bins.counts, *bins.means(), bins.correct, ece, level)
+
+    @classmethod
+    def from_panel(cls, result: PanelResult, name: str = "", *, level: float = 0.95) -> "ReliabilityDiagram":
+        """Take the bins of a panel; without an interval of the ECE, for which the panel has not kept enough."""
+        ece = Interval(result.ece, np.nan, np.nan, level, 0, "none")
+        return cls._of(name, result.bins.counts, *result.bins.means(), result.bins.correct, ece, level)
+
+    @classmethod
+    def _of(
+        cls,
+        name: str,
+        counts: Tensor,
+        confidence: Tensor,
+        accuracy: Tensor,
+        correct: Tensor,
+        ece: Interval,
+        level: float,
+    ) -> "ReliabilityDiagram":
+        low, high = wilson(correct, counts, level)
+        has_interval = ece.method != "none"
+        return cls(
+            name=name,
+            counts=counts.tolist(),
+            confidence=confidence.tolist(),
+            accuracy=accuracy.tolist(),
+            low=low.tolist(),
+            high=high.tolist(),
+            ece=ece.value,
+            ece_low=ece.low if has_interval else None,
+            ece_high=ece.high if has_interval else None,
+            level=level,
+            samples=int(counts.sum()),
+        )
+
+    @property
+    def label(self) -> str:
+        """The ECE with its interval, and how it was computed."""
+        interval = ""
+        if self.ece_low is not None and self.ece_high is not None:
+            interval = f" ({100 * self.ece_low:.2f} - {100 * self.ece_high:.2f})"
+        return f"ECE {percent(self.ece)}{interval}"
+
+    @property
+    def recipe(self) -> str:
+        """Bins, samples, level."""
+        return f"{len(self.counts)} equal-width bins, n = {self.samples:,}"
+
+    @styled
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        style: Literal["bars", "line"] = "bars",
+        colour: str = BLUE,
+        counts: bool = True,
+        legend: bool = True,
+    ) -> Axes:
+        """Draw bars, or a line that can share its axes with others; with ``counts``, how many samples each bin holds, below.
+
+        Bins without samples are hatched: nothing is known there. Whiskers are intervals of the accuracy.
+        """
+        ax = new_axes(3.0, 3.7 if counts else 3.0) if ax is None else ax
+        edges = np.linspace(0, 1, len(self.counts) + 1)
+        filled = np.array(self.counts) > 0
+        confidence, accuracy = np.array(self.confidence), np.array(self.accuracy)
+        whiskers = np.abs(np.array([self.low, self.high]) - accuracy)[:, filled]
+        ax.plot([0, 1], [0, 1], "--", color=GREY, linewidth=0.8, zorder=3)
+        if style == "bars":
+            self._bars(ax, edges, filled, colour)
+            centres = (edges[:-1] + edges[1:]) / 2
+            ax.errorbar(centres[filled], accuracy[filled], whiskers, fmt="none", ecolor="black", elinewidth=0.7, zorder=4)
+            ax.set_title(self.name, pad=22)
+            ax.text(
+                0.5, 1.02, f"{self.label}\n{self.recipe}", transform=ax.transAxes, ha="center", va="bottom", fontsize=6.5
+            )
+        else:
+            label = f"{self.name}: {self.label}" if self.name else self.label
+            line: Any = {"fmt": "o-", "markersize": 2.5, "elinewidth": 0.4, "color": colour, "label": label}
+            ax.errorbar(confidence[filled], accuracy[filled], whiskers, **line)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        if counts:
+            self._histogram(ax, edges, colour, legend=legend)
+        else:
+            ax.set_xlabel("confidence")
+        return ax
+
+    def _bars(self, ax: Axes, edges: np.ndarray, filled: np.ndarray, colour: str) -> None:
+        """Accuracy, and what confidence has too much or too little."""
+        width = edges[1] - edges[0]
+        confidence, accuracy = np.array(self.confidence)[filled], np.array(self.accuracy)[filled]
+        both, left = np.minimum(confidence, accuracy), edges[:-1][filled]
+        style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.5, "zorder": 2}
+        ax.bar(edges[:-1][~filled], 1, width, align="edge", fill=False, edgecolor="#D9D9D9", hatch="////", linewidth=0)
+        ax.bar(left, both, width, color=colour, **style)
+        ax.bar(left, np.maximum(confidence - accuracy, 0), width, both, color=OVER, label="overconfident", **style)
+        ax.bar(left, np.maximum(accuracy - confidence, 0), width, both, color=UNDER, label="underconfident", **style)
+
+    def _histogram(self, ax: Axes, edges: np.ndarray, colour: str, *, legend: bool) -> None:
+        ax.tick_params(labelbottom=False)
+        below = ax.inset_axes((0, -0.26, 1, 0.2), sharex=ax)
+        below.bar(edges[:-1], self.counts, edges[1] - edges[0], align="edge", color=colour, edgecolor="white", linewidth=0.5)
+        below.set(xlabel="confidence", ylabel="samples", yscale="log", ylim=(0.7, 2 * max(self.counts)))
+        below.yaxis.set_major_locator(LogLocator(numticks=3))
+        below.yaxis.set_minor_locator(NullLocator())
+        below.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        below.tick_params(labelbottom=True)
+        handles, labels = ax.get_legend_handles_labels()
+        if legend and handles:
+            below.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.85), ncols=2, columnspacing=1)
+
+    @staticmethod
+    @styled
+    def side_by_side(diagrams: "list[ReliabilityDiagram]") -> Canvas:
+        """Several models, or one before and after calibration, next to each other on the same axes."""
+        columns = min(4, len(diagrams))
+        rows = -(-len(diagrams) // columns)
+        figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 3.6 * rows), squeeze=False)
+        for ax, diagram in zip(axes.flat, diagrams, strict=False):
+            diagram.plot(ax, legend=False)
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+        for ax in axes.flat[len(diagrams) :]:
+            ax.set_visible(False)
+        for ax in axes[:, 1:].flat:
+            ax.set_ylabel("")
+        return figure
+
+    @staticmethod
+    @styled
+    def overlay(diagrams: "list[ReliabilityDiagram]", ax: Axes | None = None) -> Axes:
+        """Several models as lines in one diagram."""
+        ax = new_axes(3.2, 3.4) if ax is None else ax
+        for i, diagram in enumerate(diagrams):
+            diagram.plot(ax, style="line", colour=COLOURS[i % len(COLOURS)], counts=False)
+        return ax
+
+
+@dataclass(frozen=True)
+class ConfidenceHistogram(Figure):
+    """How sure the predictions are, right and wrong ones apart.
+
+    Attributes:
+        name: Name of the model.
+        right: Right predictions in each bin of equal width.
+        wrong: Wrong ones.
+        mean_confidence: Mean confidence.
+        accuracy: Accuracy.
+    """
+
+    name: str
+    right: list[int]
+    wrong: list[int]
+    mean_confidence: float
+    accuracy: float
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, target: Tensor, name: str = "", num_bins: int = 25, *, ignore_index: int = -100
+    ) -> "ConfidenceHistogram":
+        """Measure a model."""
+        whole("num_bins", num_bins, 1)
+        outcomes = top_label(tensors.check(logits, target, ignore_index))
+        tensors.check_not_empty(len(outcomes.correct), ignore_index)
+        bins = calibration.width_bins(outcomes, num_bins)
+        return cls(
+            name=name,
+            right=bins.correct.tolist(),
+            wrong=(bins.counts - bins.correct).tolist(),
+            mean_confidence=float(outcomes.confidence.double().mean()),
+            accuracy=float(outcomes.correct.double().mean()),
+        )
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw stacked bars and the two means, which coincide if the network is calibrated on the whole."""
+        ax = new_axes() if ax is None else ax
+        edges = np.linspace(0, 1, len(self.right) + 1)
+        width = edges[1] - edges[0]
+        total = sum(self.right) + sum(self.wrong)
+        right, wrong = np.array(self.right) / total, np.array(self.wrong) / total
+        style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.4}
+        ax.bar(edges[:-1], 100 * wrong, width, color=ORANGE, label="wrong", **style)
+        ax.bar(edges[:-1], 100 * right, width, bottom=100 * wrong, color=BLUE, label="right", **style)
+        ax.axvline(self.accuracy, color="black", linewidth=1, label=f"accuracy {percent(self.accuracy, 1)}")
+        ax.axvline(
+            self.mean_confidence,
+            color="black",
+            linestyle=":",
+            linewidth=1.2,
+            label=f"confidence {percent(self.mean_confidence, 1)}",
+        )
+        ax.set(xlim=(0, 1), xlabel="confidence", ylabel="samples, %", title=self.name)
+        ax.legend(loc="upper left")
+        return ax

@@ -1,0 +1,216 @@
+"""Figures: their data is right, and what they draw is readable. (They were looked at, too.)"""
+
+import itertools
+import json
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from calibrant import functional as cal
+from calibrant import losses, metrics, plots, stats
+from calibrant.plots.base import COLOURS
+
+mpl.use("Agg")
+
+
+def data(n: int = 600, k: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(n, k, generator=random, dtype=torch.float64)
+    target = torch.multinomial(logits.softmax(1), 1, generator=random).squeeze(1)
+    return 1.6 * logits, target
+
+
+def adapted(key: str) -> losses.AdaptiveLoss:
+    loss = losses.create(key, num_classes=5)
+    for epoch in range(12):
+        loss.observe(*data(300, seed=epoch))
+        loss.adapt()
+    return loss
+
+
+def pixel_figure() -> plots.PixelReliability:
+    torch.manual_seed(0)
+    label = torch.randint(4, (24, 32))
+    label[:3] = 255
+    names = ["sky", "road", "car", "tree"]
+    return plots.PixelReliability.from_logits(torch.rand(3, 24, 32), torch.randn(4, 24, 32), label, names, ignore_index=255)
+
+
+RUNS = {"CE": [(0.70, 0.081), (0.71, 0.075)], "LS": [(0.74, 0.03)], "CALS-ALM": [(0.75, 0.015), (0.76, 0.02)]}
+FIGURES = {
+    "ReliabilityDiagram": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model"),
+    "ReliabilityDiagram 25 bins": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model", 25),
+    "ConfidenceHistogram": lambda: plots.ConfidenceHistogram.from_logits(*data(), "a model"),
+    "RiskCoverage": lambda: plots.RiskCoverage.from_logits(*data(), "a model"),
+    "AccuracyVsECE": lambda: plots.AccuracyVsECE.from_runs(RUNS),
+    "MultiplierPath": lambda: plots.MultiplierPath.from_loss(adapted("cals-alm"), {"cat": 0, "dog": 4}),
+    "GammaPath": lambda: plots.GammaPath.from_loss(adapted("adafocal")),
+    "MetricPath": lambda: plots.MetricPath(["CE", "CALS"], [[1, 2, 3]] * 2, [[0.2, 0.1, 0.08]] * 2, [[0.4, 0.6, 0.7]] * 2),
+    "PixelReliability": pixel_figure,
+}
+every_figure = pytest.mark.parametrize("name", FIGURES)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def text_boxes(figure) -> list[tuple[str, Bbox]]:
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    found = []
+    for text in figure.findobj(Text):
+        box = text.get_window_extent(renderer)
+        if text.get_visible() and text.get_text().strip() and box.width > 0:
+            axes = text.axes
+            ticks = [] if axes is None else [*axes.get_xticklabels(), *axes.get_yticklabels()]
+            shown = text not in ticks or any(t is text for t in ticks if t.get_visible())
+            inside = axes is None or axes.axison or text not in ticks
+            if shown and inside:
+                found.append((text.get_text(), box))
+    return found
+
+
+def overlap(a: Bbox, b: Bbox) -> bool:
+    both = Bbox.intersection(a, b)
+    return both is not None and both.width > 2 and both.height > 2
+
+
+@every_figure
+def test_draws_texts_that_do_not_overlap(name: str) -> None:
+    ax = FIGURES[name]().plot()
+    boxes = [(text, box) for text, box in text_boxes(ax.figure) if any(c.isalpha() for c in text)]  # not ticks
+    assert len(boxes) >= 2
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        assert not overlap(a, b), (one, other)
+
+
+@every_figure
+def test_draws_into_given_axes_and_keeps_the_users_style(name: str) -> None:
+    before = dict(mpl.rcParams)
+    _, (left, right) = plt.subplots(1, 2, figsize=(8, 4))
+    assert FIGURES[name]().plot(right) is right
+    assert not left.has_data()
+    assert dict(mpl.rcParams) == before
+
+
+@every_figure
+def test_data_is_plain(name: str) -> None:
+    figure = FIGURES[name]()
+    assert json.loads(json.dumps(figure.to_dict()))
+
+
+@every_figure
+@pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
+def test_saves(name: str, ending: str, tmp_path: Path) -> None:
+    FIGURES[name]().save(tmp_path / f"figure.{ending}")
+    assert (tmp_path / f"figure.{ending}").stat().st_size > 3000
+    assert not plt.get_fignums()
+
+
+def test_reliability_diagram_has_the_bins_of_the_ece() -> None:
+    logits, target = data()
+    diagram = plots.ReliabilityDiagram.from_logits(logits, target, num_bins=10)
+    weights = np.array(diagram.counts) / diagram.samples
+    gaps = np.abs(np.array(diagram.confidence) - np.array(diagram.accuracy))
+    assert (weights * gaps).sum() == pytest.approx(float(cal.ece(logits, target, 10))) == pytest.approx(diagram.ece)
+    interval = stats.bootstrap("ece", logits, target, num_bins=10)
+    assert (diagram.ece_low, diagram.ece_high) == (interval.low, interval.high)
+    assert diagram.label == f"ECE {100 * interval.value:.2f} % ({100 * interval.low:.2f} - {100 * interval.high:.2f})"
+    assert diagram.recipe == "10 equal-width bins, n = 600"
+    filled = np.array(diagram.counts) > 0
+    assert (np.array(diagram.low)[filled] <= np.array(diagram.accuracy)[filled]).all()
+    assert (np.array(diagram.high)[filled] >= np.array(diagram.accuracy)[filled]).all()
+    assert np.array(diagram.low)[~filled].tolist() == [0] * (~filled).sum()
+    panel = metrics.CalibrationPanel(5, num_bins=10)
+    panel.update(logits, target)
+    from_panel = plots.ReliabilityDiagram.from_panel(panel.compute())
+    assert from_panel.counts == diagram.counts
+    assert from_panel.ece == pytest.approx(diagram.ece)
+    assert from_panel.label == f"ECE {100 * diagram.ece:.2f} %"
+
+
+def test_empty_bins_are_not_drawn_as_calibrated() -> None:
+    """A bin without samples has no bar; what marks it reaches to the top, hatched."""
+    logits = torch.tensor([[9.0, 0.0], [8.0, 0.0]])
+    ax = plots.ReliabilityDiagram.from_logits(logits, torch.tensor([0, 1]), num_bins=4, resamples=10).plot()
+    hatched = [bar for bar in ax.patches if bar.get_hatch()]
+    assert [bar.get_x() for bar in hatched] == [0, 0.25, 0.5]
+    assert all(bar.get_height() == 1 for bar in hatched)
+    solid = [bar for bar in ax.patches if not bar.get_hatch() and bar.get_height() > 0]
+    assert {bar.get_x() for bar in solid} == {0.75}
+
+
+def test_several_models() -> None:
+    diagrams = [plots.ReliabilityDiagram.from_logits(*data(seed=i), f"model {i}", resamples=50) for i in range(5)]
+    figure = plots.ReliabilityDiagram.side_by_side(diagrams)
+    assert [ax.get_title() for ax in figure.axes if ax.get_title()] == [f"model {i}" for i in range(5)]
+    ax = plots.ReliabilityDiagram.overlay(diagrams[:3])
+    assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["model 0", "model 1", "model 2"]
+
+
+def test_confidence_histogram_and_risk_coverage() -> None:
+    logits, target = data()
+    histogram = plots.ConfidenceHistogram.from_logits(logits, target, num_bins=20)
+    assert sum(histogram.right) == round(600 * histogram.accuracy)
+    assert sum(histogram.right) + sum(histogram.wrong) == 600
+    assert histogram.accuracy == pytest.approx(float(cal.accuracy(logits, target)))
+    curve = plots.RiskCoverage.from_logits(logits, target, points=600)
+    assert curve.coverage[-1] == 1
+    assert curve.risk[-1] == pytest.approx(1 - histogram.accuracy)
+    assert np.mean(curve.risk) == pytest.approx(curve.aurc) == pytest.approx(float(cal.aurc(logits, target)))
+
+
+def test_accuracy_versus_ece_takes_means_and_deviations() -> None:
+    figure = plots.AccuracyVsECE.from_runs(RUNS)
+    assert figure.accuracy == pytest.approx([0.705, 0.74, 0.755])
+    assert figure.ece_error == pytest.approx([np.std([0.081, 0.075], ddof=1), 0, np.std([0.015, 0.02], ddof=1)])
+    assert plots.AccuracyVsECE.from_runs({"a": [(0.5, 0.1)]}).ece_error == []
+
+
+def test_paths_are_the_history() -> None:
+    loss = adapted("cals-alm")
+    path = plots.MultiplierPath.from_loss(loss, {"cat": 2})
+    history = loss.history()["multipliers"]
+    assert path.epochs == list(range(13))
+    assert path.highest == pytest.approx(history.amax(1).tolist())
+    assert path.classes["cat"] == pytest.approx(history[:, 2].tolist())
+    gammas = plots.GammaPath.from_loss(adapted("adafocal"))
+    assert len(gammas.gammas) == len(gammas.errors) == 13
+    with pytest.raises(TypeError, match="CALSALM has no gammas"):
+        plots.GammaPath.from_loss(loss)
+    with pytest.raises(TypeError, match="AdaFocal has no multipliers"):
+        plots.MultiplierPath.from_loss(adapted("adafocal"))
+
+
+def test_pixel_reliability_data() -> None:
+    figure = pixel_figure()
+    assert (figure.label[:3] == -1).all()
+    assert figure.image.shape == (24, 32, 3)
+    assert 0 < figure.confidence.min() <= figure.confidence.max() <= 1
+    with pytest.raises(ValueError, match=r"image must be \(3, H, W\) and logits \(K, H, W\)"):
+        plots.PixelReliability.from_logits(torch.rand(3, 8, 8), torch.randn(4, 9, 8), torch.zeros(9, 8, dtype=torch.int64))
+
+
+def test_colours_differ_in_brightness_or_hue_for_colour_blind_readers() -> None:
+    """The palette is Okabe and Ito's: no two of the first five look alike to the red-blind (simulated after Vienot 1999)."""
+    rgb = np.array([mpl.colors.to_rgb(c) for c in COLOURS[:5]]) ** 2.2
+    to_lms = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
+    seen = np.array([[0, 2.02344, -2.52581], [0, 1, 0], [0, 0, 1]]) @ to_lms
+    simulated = np.clip((np.linalg.inv(to_lms) @ seen @ rgb.T).T, 0, 1) ** (1 / 2.2)
+    for a, b in itertools.combinations(simulated, 2):
+        assert np.abs(a - b).max() > 0.09
+
+
+def test_wilson_interval() -> None:
+    low, high = stats.wilson(torch.tensor([0, 5, 10, 0]), torch.tensor([10, 10, 10, 0]))
+    assert low.tolist() == pytest.approx([0, 0.2366, 0.7225, 0], abs=1e-4)
+    assert high.tolist() == pytest.approx([0.2775, 0.7634, 1, 1], abs=1e-4)
