@@ -7,34 +7,47 @@ import pytest
 
 from calibrant.extras import EXTRAS, require
 
+# Both the module and its metadata are hidden, as where it was never installed: torchmetrics asks the metadata whether to import
+# matplotlib.
 BLOCKED = """
-import importlib.abc, sys
+import importlib.abc, importlib.metadata, sys
 
 class Block(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in {blocked!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
+distribution = importlib.metadata.distribution
+
+def hide(name):
+    if name in {blocked!r}:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return distribution(name)
+
 sys.meta_path.insert(0, Block())
+importlib.metadata.distribution = hide
 """
 
 CORE = """
 import torch
-import calibrant, calibrant.losses, calibrant.functional, calibrant.metrics, calibrant.data, calibrant.models
+import calibrant, calibrant.losses, calibrant.functional, calibrant.metrics, calibrant.stats
+import calibrant.data, calibrant.models
 loss = calibrant.losses.CALSALM(num_classes=3)
 logits, target = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 1, 2, 0, 1])
 loss(logits, target).backward()
 loss.observe(logits, target)
 loss.adapt()
-calibrant.metrics.ece(logits, target)
+calibrant.stats.bootstrap("ece", logits, target, resamples=20)
+panel = calibrant.metrics.CalibrationPanel(num_classes=3)
+panel.update(logits, target)
+panel.compute().to_dict()
 loaded = {name.split(".")[0] for name in sys.modules} & BLOCKED
 assert not loaded, loaded
 """
 
-EXTRA = """
-from calibrant.data import digits
+MISSING = """
 try:
-    digits()
+    {statement}
 except ModuleNotFoundError as error:
     print(error)
 """
@@ -51,8 +64,16 @@ def test_core_works_without_any_extra() -> None:
     run(CORE)
 
 
-def test_missing_extra_is_named_with_its_cure() -> None:
-    assert run(EXTRA) == ("calibrant.data.digits needs sklearn, which is not installed: pip install 'calibrant[train]'\n")
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("import calibrant.data; calibrant.data.digits()", "calibrant.data.digits needs sklearn, which"),
+        ("import calibrant.plots", "calibrant.plots needs matplotlib, which"),
+    ],
+)
+def test_missing_extra_is_named_with_its_cure(statement: str, sentence: str) -> None:
+    printed = run(MISSING.format(statement=statement))
+    assert printed == f"{sentence} is not installed: pip install 'calibrant[train]'\n"
 
 
 def test_a_broken_dependency_is_not_mistaken_for_a_missing_extra(tmp_path, monkeypatch) -> None:
