@@ -6,11 +6,13 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
+from calibrant import metrics, plots, stats
 from calibrant.losses import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +30,15 @@ def surroundings() -> dict[str, object]:
     model = nn.Linear(5, 10)
     batches = [(torch.randn(8, 5), torch.randint(10, (8,))) for _ in range(3)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return {"model": model, "optimizer": optimizer, "train_batches": batches, "validation_batches": batches, "epochs": 2}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "train_batches": batches,
+        "validation_batches": batches,
+        "epochs": 2,
+        "x": batches[0][0],
+        "y": batches[0][1],
+    }
 
 
 @every_document
@@ -88,6 +98,14 @@ def test_every_method_has_its_entry(key: str) -> None:
     assert ("| yes |" in next(line for line in (ROOT / "README.md").read_text().splitlines() if row.rstrip() in line)) == (
         method.adaptive
     )
+
+
+@pytest.mark.parametrize("module", [metrics, stats, plots], ids=lambda module: module.__name__)
+def test_every_measure_and_figure_is_mentioned(module: ModuleType) -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    results = {"BrierSplit", "Group", "PanelResult", "Interval", "Comparison", "CalibrationTest", "Figure"}
+    missing = [name for name in module.__all__ if name not in results and not re.search(rf"\b{name}\b", text)]
+    assert not missing
 
 
 @pytest.mark.parametrize("key", METHODS)

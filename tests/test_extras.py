@@ -7,8 +7,8 @@ import pytest
 
 from calibrant.extras import EXTRAS, require
 
-# Both the module and its metadata are hidden, as where it was never installed: torchmetrics asks the metadata whether to import
-# matplotlib.
+# Both the module and its metadata are hidden, as where it was never installed: torchmetrics asks the metadata whether to
+# import matplotlib.
 BLOCKED = """
 import importlib.abc, importlib.metadata, sys
 
