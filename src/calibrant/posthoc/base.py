@@ -1,0 +1,249 @@
+"""What all calibrators share: fit, transform, save, load, wrap."""
+
+import inspect
+import json
+import tempfile
+import warnings
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant import tensors
+from calibrant.extras import require
+from calibrant.tensors import Batch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Array = TypeVar("Array", Tensor, np.ndarray)
+
+#: What stands for the logarithm of a probability of 0, relative to the largest logit: float32 knows no smaller one.
+ZERO = -104.0
+OPTIONS = "calibrator.json"
+STATE = "state.safetensors"
+
+
+class Calibrator(nn.Module, ABC):
+    """Learns on held-out logits how to correct the probabilities of a network that is already trained.
+
+    It is a module from logits ``(N, K)`` or ``(N, K, *spatial)`` to log-probabilities of the same shape. What it has
+    learned is in buffers whose names end in an underscore, None before :meth:`fit`.
+
+    Attributes:
+        key: Name on the command line and in saved files.
+        title: Name in tables.
+        paper: Where it was published.
+        preserves_accuracy: Whether the predicted class never changes.
+        learned: Names of the buffers.
+    """
+
+    key: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    preserves_accuracy: ClassVar[bool] = False
+    learned: ClassVar[tuple[str, ...]]
+    #: Every class by its key; filled as classes are defined.
+    known: ClassVar[dict[str, type["Calibrator"]]] = {}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_classes: int | None = None
+        for name in self.learned:
+            self.register_buffer(name, None)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "key" in cls.__dict__:
+            Calibrator.known[cls.key] = cls
+
+    def fit(self, logits: Tensor | np.ndarray, target: Tensor | np.ndarray, *, ignore_index: int = -100) -> "Self":
+        """Learn from held-out predictions, which the network must not have been trained on.
+
+        Args:
+            logits: ``(N, K)`` or ``(N, K, *spatial)``, a tensor or an array.
+            target: True classes, ``(N,)`` or ``(N, *spatial)``.
+            ignore_index: Label of samples or pixels to leave out.
+
+        Returns:
+            The calibrator itself.
+        """
+        scores, labels = as_tensor(logits), as_tensor(target)
+        batch = tensors.check(scores.detach(), labels, ignore_index)
+        if not bool(batch.kept.any()):
+            raise ValueError(
+                f"there is nothing to fit: every sample is labelled ignore_index={ignore_index}, or there is none"
+            )
+        _check(batch)
+        batch = batch._replace(logits=finite(batch.logits))
+        self.num_classes = batch.logits.shape[1]
+        with torch.no_grad():
+            self._fit(batch)
+            self._compare_with_identity(batch)
+        return self
+
+    @abstractmethod
+    def _fit(self, batch: Batch) -> None:
+        """Set the buffers."""
+
+    @abstractmethod
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of finite logits ``(..., K)``, classes last."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities, at least float32, in the shape of ``logits``."""
+        self._check_fitted(logits)
+        return self._log_probs(finite(logits).movedim(1, -1)).movedim(-1, 1)
+
+    @torch.no_grad()
+    def transform(self, logits: Array) -> Array:
+        """Calibrated log-probabilities; a tensor for a tensor, an array for an array."""
+        result: Tensor = self(as_tensor(logits))
+        return result.numpy() if isinstance(logits, np.ndarray) else result
+
+    @torch.no_grad()
+    def predict_proba(self, logits: Array) -> Array:
+        """Calibrated probabilities; a tensor for a tensor, an array for an array."""
+        result: Tensor = self(as_tensor(logits)).exp()
+        return result.numpy() if isinstance(logits, np.ndarray) else result
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """A network that gives calibrated log-probabilities instead of ``model``'s logits; ``torch.export`` takes it."""
+        self._check_fitted()
+        return nn.Sequential(model, self)
+
+    # Files
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What it was constructed with."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def save(self, folder: str | Path, *, force: bool = False) -> None:
+        """Write a folder with the options as json and what was learned as safetensors.
+
+        Raises:
+            FileExistsError: If there is something under that name already; ``force`` replaces an earlier calibrator.
+        """
+        self._check_fitted()
+        folder = Path(folder)
+        replaces = (folder / OPTIONS).exists()
+        if folder.exists() and not (force and replaces) and any(folder.iterdir() if folder.is_dir() else [folder]):
+            cure = "pass force=True (--force) to replace it" if replaces else "choose another name"
+            raise FileExistsError(f"{folder} exists already; {cure}")
+        content = {"calibrator": self.key, "version": 1, "num_classes": self.num_classes, "options": self.options}
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            new = Path(temporary) / "new"
+            new.mkdir()
+            require("safetensors.torch", "saving a calibrator").save_file(state, new / STATE)
+            (new / OPTIONS).write_text(json.dumps(content, indent=1))
+            if folder.exists():
+                folder.replace(Path(temporary) / "old")
+            new.replace(folder)
+
+    @staticmethod
+    def load(folder: str | Path) -> "Calibrator":
+        """Read what :meth:`save` wrote; nothing in the files can run code.
+
+        Raises:
+            ValueError: If the folder does not hold a calibrator.
+        """
+        folder = Path(folder)
+        try:
+            content = json.loads((folder / OPTIONS).read_text())
+            state = require("safetensors.torch", "loading a calibrator").load_file(folder / STATE)
+            calibrator = Calibrator.known[content["calibrator"]](**content["options"])
+            calibrator.num_classes = int(content["num_classes"])
+            calibrator._prepare_to_load(state)  # noqa: SLF001
+            calibrator.load_state_dict(state)
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{folder} does not hold a calibrator ({type(error).__name__}: {error}); "
+                "it needs the files calibrator.json and state.safetensors that save() writes"
+            ) from error
+        return calibrator
+
+    def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
+        """Make room for what was learned."""
+        for name in self.learned:
+            setattr(self, name, torch.empty_like(state[name]))
+
+    # Checks
+
+    def _check_fitted(self, logits: Tensor | None = None) -> None:
+        if self.num_classes is None:
+            raise RuntimeError(f"{type(self).__name__} is not fitted yet; call fit(logits, target) first")
+        if logits is None:
+            return
+        if not logits.is_floating_point() or logits.dim() < 2:
+            raise TypeError(
+                f"logits must be floating point, (N, K) or (N, K, *spatial), got {logits.dtype} {tuple(logits.shape)}"
+            )
+        if logits.shape[1] != self.num_classes:
+            raise ValueError(
+                f"logits have {logits.shape[1]} classes in dimension 1 (shape {tuple(logits.shape)}), but "
+                f"{type(self).__name__} was fitted with {self.num_classes}"
+            )
+
+    def _compare_with_identity(self, batch: Batch) -> None:
+        """Say so when the correction fits the very data it was learned from less well than no correction does."""
+        before = mean_nll(batch, lambda logits: logits.log_softmax(dim=1))
+        after = mean_nll(batch, self)
+        if not after <= before + 1e-6 * abs(before) + 1e-9:
+            warnings.warn(
+                f"{type(self).__name__} makes the predictions it was fitted on worse: their NLL goes from {before:.4f} to "
+                f"{after:.4f}; this network needs no such correction, or another method",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def as_tensor(values: Tensor | np.ndarray) -> Tensor:
+    """A tensor over the same memory where possible."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "fiu":
+            raise TypeError(f"expected an array of numbers, got {values.dtype}")
+        return torch.from_numpy(np.ascontiguousarray(values if values.dtype.kind != "u" else values.astype(np.int64)))
+    if not isinstance(values, Tensor):
+        raise TypeError(f"expected a tensor or an array, got {type(values).__name__}")
+    return values
+
+
+def finite(logits: Tensor) -> Tensor:
+    """Logits in at least float32, with something finite for a probability of 0."""
+    logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    return torch.where(logits == -torch.inf, logits.amax(dim=1, keepdim=True) + ZERO, logits)
+
+
+def rows(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits ``(n, K)`` and labels ``(n,)`` of what is kept."""
+    if batch.logits.dim() == 2 and bool(batch.kept.all()):
+        return batch.logits, batch.target
+    return batch.logits.movedim(1, -1)[batch.kept], batch.target[batch.kept]
+
+
+def mean_nll(batch: Batch, log_probs: Any) -> float:
+    """Negative log-likelihood, a few samples or images at a time."""
+    total, step = 0.0, max(1, 2**22 // max(1, batch.logits[:1].numel()))
+    for logits, target, kept in zip(*(part.split(step) for part in batch), strict=True):
+        own = log_probs(logits).gather(1, target.unsqueeze(1)).squeeze(1)
+        total -= float(own[kept].double().sum())
+    return total / int(batch.kept.sum())
+
+
+def _check(batch: Batch) -> None:
+    broken = (batch.logits.isnan() | (batch.logits == torch.inf)).any(dim=1) | (batch.logits == -torch.inf).all(dim=1)
+    broken &= batch.kept
+    if broken.any():
+        place = broken.nonzero()[0].tolist()
+        raise ValueError(
+            f"logits: row {place[0]}{f' at pixel {tuple(place[1:])}' if len(place) > 1 else ''} has no softmax (NaN or "
+            f"infinite), as have {int(broken.sum()) - 1} more"
+        )

@@ -1,0 +1,44 @@
+"""Histogram binning."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.posthoc.pieces import ClassMaps, steps
+from calibrant.validation import one_of, whole
+
+
+class HistogramBinning(ClassMaps):
+    """Replace each probability by how often it was right in its bin (Zadrozny and Elkan, ICML 2001).
+
+    One class against the rest, normalised. A bin without samples gives its middle.
+
+    Args:
+        num_bins: Bins of each class.
+        binning: Of equal mass, or of equal width.
+    """
+
+    key = "histogram"
+    title = "histogram binning"
+    paper = "Zadrozny and Elkan, ICML 2001"
+
+    def __init__(self, num_bins: int = 15, binning: Literal["mass", "width"] = "mass") -> None:
+        super().__init__()
+        self.num_bins = whole("num_bins", num_bins, 1)
+        self.binning = one_of("binning", binning, ("mass", "width"))
+
+    def _fit_map(self, probs: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        inner = torch.arange(1, self.num_bins, dtype=torch.float64, device=probs.device) / self.num_bins
+        edges = inner if self.binning == "width" else probs.sort().values[(inner * len(probs)).ceil().long() - 1]
+        index = torch.searchsorted(edges, probs)
+        count = torch.bincount(index, minlength=self.num_bins)
+        right = torch.bincount(index[own], minlength=self.num_bins)
+        ends = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)])
+        middle = (ends[:-1] + ends[1:]) / 2
+        values = torch.where(count > 0, right / count.clamp(min=1), middle)
+        # Rows of points are as long as those of values; no probability lies above 2.
+        return torch.cat([edges, edges.new_full((1,), 2.0)]), values
+
+    def _evaluate(self, probs: Tensor) -> Tensor:
+        return steps(probs, self.points_[:, :-1].contiguous(), self.values_)

@@ -1,0 +1,28 @@
+"""Isotonic calibration."""
+
+import torch
+from torch import Tensor
+
+from calibrant.extras import require
+from calibrant.posthoc.pieces import ClassMaps, lines
+
+
+class IsotonicCalibration(ClassMaps):
+    """The best map that never descends (Zadrozny and Elkan, KDD 2002); scikit-learn's pool adjacent violators.
+
+    One class against the rest, normalised; linear between the points, constant outside.
+    """
+
+    key = "isotonic"
+    title = "isotonic calibration"
+    paper = "Zadrozny and Elkan, KDD 2002"
+
+    def _fit_map(self, probs: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        regression = require("sklearn.isotonic", "IsotonicCalibration").IsotonicRegression(y_min=0, y_max=1)
+        regression.fit(probs.cpu().numpy(), own.double().cpu().numpy())
+        found = (regression.X_thresholds_, regression.y_thresholds_)
+        points, values = (torch.from_numpy(x.astype("float64")).to(probs.device) for x in found)
+        return points, values
+
+    def _evaluate(self, probs: Tensor) -> Tensor:
+        return lines(probs, self.points_, self.values_)

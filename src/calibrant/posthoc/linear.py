@@ -1,0 +1,172 @@
+"""Calibrators that are linear in the logits: vector, matrix and Dirichlet scaling."""
+
+import warnings
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant.posthoc.base import Calibrator, rows
+from calibrant.tensors import Batch
+from calibrant.validation import in_range
+
+#: Elements of logits that are worked on at once while fitting, in float64.
+CHUNK = 2**22
+
+
+class VectorScaling(Calibrator):
+    r"""A weight and an intercept for each class: :math:`\log \mathrm{softmax}(w \odot l + b)` (Guo et al., ICML 2017).
+
+    Args:
+        intercept: Weight of the penalty :math:`\frac1K \sum_k b_k^2`.
+    """
+
+    key = "vector"
+    title = "vector scaling"
+    paper = "Guo et al., ICML 2017"
+    learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
+    weight_: Tensor
+    bias_: Tensor
+
+    def __init__(self, intercept: float = 0.0) -> None:
+        super().__init__()
+        self.intercept = in_range("intercept", intercept, 0)
+
+    def _fit(self, batch: Batch) -> None:
+        logits, target = rows(batch)
+        start = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
+        self.weight_, self.bias_ = minimise(
+            [start, torch.zeros_like(start)],
+            lambda part, w, b: part * w + b,
+            lambda w, b: self.intercept * b.square().mean(),  # noqa: ARG005
+            logits,
+            target,
+        )
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        return (logits * self.weight_.to(logits.dtype) + self.bias_.to(logits.dtype)).log_softmax(dim=-1)
+
+
+class MatrixScaling(Calibrator):
+    r"""A full linear map: :math:`\log \mathrm{softmax}(W l + b)` (Guo et al., ICML 2017).
+
+    The off-diagonal and intercept regularisation (ODIR, Kull et al., NeurIPS 2019) is :math:`\frac{\lambda}{K (K - 1)}
+    \sum_{i \ne j} W_{ij}^2 + \frac{\mu}{K} \sum_i b_i^2`.
+
+    Args:
+        off_diagonal: :math:`\lambda`.
+        intercept: :math:`\mu`.
+    """
+
+    key = "matrix"
+    title = "matrix scaling"
+    paper = "Guo et al., ICML 2017"
+    learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
+    weight_: Tensor
+    bias_: Tensor
+
+    def __init__(self, off_diagonal: float = 10.0, intercept: float = 1.0) -> None:
+        super().__init__()
+        self.off_diagonal = in_range("off_diagonal", off_diagonal, 0)
+        self.intercept = in_range("intercept", intercept, 0)
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def _fit(self, batch: Batch) -> None:
+        logits, target = rows(batch)
+        classes = logits.shape[1]
+        if len(logits) < classes * (classes + 1):
+            warnings.warn(
+                f"{type(self).__name__} fits {classes * (classes + 1):,} parameters to {len(logits):,} samples; it will "
+                "follow their noise unless off_diagonal is large: temperature or vector scaling need less data",
+                UserWarning,
+                stacklevel=4,
+            )
+        start = torch.eye(classes, dtype=torch.float64, device=logits.device)
+        beside = 1 - start
+
+        def penalty(weight: Tensor, bias: Tensor) -> Tensor:
+            squares = (weight * beside).square().sum() / (classes * (classes - 1))
+            return self.off_diagonal * squares + self.intercept * bias.square().mean()
+
+        self.weight_, self.bias_ = minimise(
+            [start, torch.zeros_like(start[0])],
+            lambda part, w, b: functional.linear(self._features(part), w, b),
+            penalty,
+            logits,
+            target,
+        )
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        weight, bias = self.weight_.to(logits.dtype), self.bias_.to(logits.dtype)
+        return functional.linear(self._features(logits), weight, bias).log_softmax(dim=-1)
+
+
+class DirichletCalibration(MatrixScaling):
+    r"""Matrix scaling of log-probabilities, :math:`\log \mathrm{softmax}(W \log s(l) + b)` (Kull et al., NeurIPS 2019).
+
+    The probabilities are taken to be Dirichlet distributed in each class. The same regularisation as of matrix scaling.
+
+    Args:
+        off_diagonal: :math:`\lambda`.
+        intercept: :math:`\mu`.
+    """
+
+    key = "dirichlet"
+    title = "Dirichlet calibration"
+    paper = "Kull et al., NeurIPS 2019"
+
+    def _features(self, logits: Tensor) -> Tensor:
+        return logits.log_softmax(dim=-1)
+
+
+def minimise(
+    start: list[Tensor],
+    scores: Callable[..., Tensor],
+    penalty: Callable[..., Tensor],
+    logits: Tensor,
+    target: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> list[Tensor]:
+    """Minimise NLL plus penalty, in float64, by L-BFGS with a line search that keeps to the strong Wolfe conditions.
+
+    Args:
+        start: Parameters to start from.
+        scores: From a part of the logits and the parameters to new logits.
+        penalty: Of the parameters.
+        logits: ``(n, K)``.
+        target: ``(n,)``.
+        loss: Sum over a part's samples, from scores and labels; cross-entropy by default.
+    """
+    parameters = [value.clone().requires_grad_() for value in start]
+    step = max(1, CHUNK // logits.shape[1])
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=500,
+        max_eval=1000,
+        history_size=20,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-12,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        value = penalty(*parameters)
+        if value.requires_grad:
+            value.backward()
+        total = float(value.detach())
+        for part, labels in zip(logits.split(step), target.split(step), strict=True):
+            z = scores(part.double(), *parameters)
+            nll = functional.cross_entropy(z, labels, reduction="sum") if loss is None else loss(z, labels)
+            nll = nll / len(logits)
+            nll.backward()
+            total += float(nll.detach())
+        return total
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return [parameter.detach() for parameter in parameters]

@@ -1,0 +1,108 @@
+"""Local temperature scaling, for dense predictions."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from calibrant.posthoc.base import Calibrator, finite, mean_nll
+from calibrant.posthoc.temperature import optimal_temperature
+from calibrant.tensors import Batch
+from calibrant.validation import in_range, whole
+
+
+class LocalTemperatureScaling(Calibrator):
+    r"""A temperature for each pixel: :math:`\log \mathrm{softmax}(l / T(l))` (Ding et al., ICCV 2021).
+
+    A small network of two 3 x 3 convolutions looks at the log-probabilities around a pixel and predicts :math:`\log (T
+    / T_0)`, where :math:`T_0` is the temperature of plain temperature scaling, from which it starts. It is trained on
+    the NLL by Adam; the epoch with the lowest NLL on the fitting data is kept. Unlike in the paper, it does not see the
+    image.
+
+    Args:
+        width: Channels of the network.
+        epochs: Passes over the images.
+        batch_size: Images in a step.
+        lr: Learning rate.
+        seed: Of the weights it starts from and the order of the images.
+    """
+
+    key = "local-temperature"
+    title = "local temperature scaling"
+    paper = "Ding et al., ICCV 2021"
+    preserves_accuracy = True
+    learned: ClassVar[tuple[str, ...]] = ("temperature_",)
+    temperature_: Tensor
+
+    def __init__(self, width: int = 16, epochs: int = 20, batch_size: int = 4, lr: float = 3e-3, seed: int = 0) -> None:
+        super().__init__()
+        self.width = whole("width", width, 1)
+        self.epochs = whole("epochs", epochs, 1)
+        self.batch_size = whole("batch_size", batch_size, 1)
+        self.lr = in_range("lr", lr, 0, above=True)
+        self.seed = whole("seed", seed)
+        self.network: nn.Sequential | None = None
+
+    def _build(self, classes: int) -> nn.Sequential:
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(self.seed)
+            network = nn.Sequential(
+                nn.Conv2d(classes, self.width, 3, padding=1, padding_mode="replicate"),
+                nn.ReLU(),
+                nn.Conv2d(self.width, self.width, 3, padding=2, dilation=2, padding_mode="replicate"),
+                nn.ReLU(),
+                nn.Conv2d(self.width, 1, 1),
+            )
+        nn.init.zeros_(network[-1].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(network[-1].bias)  # type: ignore[arg-type]
+        return network
+
+    def _fit(self, batch: Batch) -> None:
+        if batch.logits.dim() != 4:
+            raise ValueError(
+                f"LocalTemperatureScaling is for dense predictions (N, K, H, W), got logits of shape "
+                f"{tuple(batch.logits.shape)}; use TemperatureScaling"
+            )
+        device = batch.logits.device
+        self.temperature_ = torch.tensor(optimal_temperature(batch), dtype=torch.float64, device=device)
+        self.network = network = self._build(batch.logits.shape[1]).to(device)
+        optimizer = torch.optim.Adam(network.parameters(), self.lr)
+        order = torch.Generator().manual_seed(self.seed)
+        best, kept = mean_nll(batch, self), {k: v.clone() for k, v in network.state_dict().items()}
+        for _ in range(self.epochs):
+            for some in torch.randperm(len(batch.logits), generator=order).split(self.batch_size):
+                logits, target, keep = (part[some.to(device)] for part in batch)
+                if not bool(keep.any()):
+                    continue
+                with torch.enable_grad():
+                    loss = functional.nll_loss(self(logits), target.where(keep, -100), ignore_index=-100)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            nll = mean_nll(batch, self)
+            if nll < best:
+                best, kept = nll, {k: v.clone() for k, v in network.state_dict().items()}
+        network.load_state_dict(kept)
+        network.requires_grad_(requires_grad=False)
+
+    def temperatures(self, logits: Tensor) -> Tensor:
+        """The temperature of each pixel, ``(N, 1, H, W)``."""
+        self._check_fitted(logits)
+        assert self.network is not None  # noqa: S101
+        logits = finite(logits)
+        ratio: Tensor = self.network(logits.log_softmax(dim=1).clamp(min=-20).float())
+        return self.temperature_.to(logits.dtype) * ratio.to(logits.dtype).clamp(-3, 3).exp()
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities ``(N, K, H, W)``."""
+        return (finite(logits) / self.temperatures(logits)).log_softmax(dim=1)
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        raise NotImplementedError  # forward needs to know where pixels are
+
+    def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
+        super()._prepare_to_load(state)
+        assert self.num_classes is not None  # noqa: S101
+        self.network = self._build(self.num_classes).requires_grad_(requires_grad=False)

@@ -1,0 +1,65 @@
+"""Platt scaling."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.linear import minimise
+from calibrant.posthoc.pieces import number_of_maps
+from calibrant.tensors import Batch
+
+
+class PlattScaling(Calibrator):
+    r"""A sigmoid of the log-odds: :math:`\sigma(a\, o + b)`, :math:`o = \log \frac{s}{1 - s}` (Platt, 1999).
+
+    With two classes, of the second one. With more, one sigmoid for each class against the rest, normalised. The labels are
+    Platt's: :math:`\frac{n_+ + 1}{n_+ + 2}` and :math:`\frac{1}{n_- + 2}` instead of 1 and 0, which keeps a and b finite.
+    """
+
+    key = "platt"
+    title = "Platt scaling"
+    paper = "Platt, 1999"
+    learned: ClassVar[tuple[str, ...]] = ("slope_", "intercept_")
+    slope_: Tensor
+    intercept_: Tensor
+
+    def _fit(self, batch: Batch) -> None:
+        logits, target = rows(batch)
+        maps = number_of_maps(logits.shape[1])
+        members = torch.bincount(target, minlength=logits.shape[1])[-maps:].double()
+        positive, negative = (members + 1) / (members + 2), 1 / (len(target) - members + 2)
+
+        def loss(scores: Tensor, labels: Tensor) -> Tensor:
+            own = functional.one_hot(labels, logits.shape[1])[:, -maps:].bool()
+            wanted = torch.where(own, positive, negative)
+            return functional.binary_cross_entropy_with_logits(scores, wanted, reduction="sum")
+
+        self.slope_, self.intercept_ = minimise(
+            [torch.ones_like(members), torch.zeros_like(members)],
+            lambda part, a, b: log_odds(part) * a + b,
+            lambda a, b: torch.zeros_like(a).sum() + 0 * b.sum(),
+            logits,
+            target,
+            loss,
+        )
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        scores = log_odds(logits) * self.slope_.to(logits.dtype) + self.intercept_.to(logits.dtype)
+        if logits.shape[-1] == 2:
+            return torch.cat([functional.logsigmoid(-scores), functional.logsigmoid(scores)], dim=-1)
+        return functional.logsigmoid(scores).log_softmax(dim=-1)
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """Logarithms of s / (1 - s) of every class, or of the second of two."""
+    if logits.shape[-1] == 2:
+        return logits[..., 1:] - logits[..., :1]
+    log_probs = logits.log_softmax(dim=-1)
+    # 1 - s of the largest is the sum of all the others: taken as such, it does not vanish in rounding.
+    top = log_probs.argmax(dim=-1, keepdim=True)
+    others = log_probs.scatter(-1, top, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    rest = torch.log1p(-log_probs.exp().clamp(max=0.75)).scatter(-1, top, others)
+    return log_probs - rest

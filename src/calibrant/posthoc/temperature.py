@@ -1,0 +1,161 @@
+"""Temperature scaling."""
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.distributed import sum_over_processes
+from calibrant.metrics import ece
+from calibrant.posthoc.base import Calibrator, as_tensor, finite
+from calibrant.tensors import Batch, Block
+from calibrant.validation import one_of, whole
+
+#: Between these a temperature is looked for; data that ask for more get the bound, and a warning.
+LOWEST, HIGHEST = 1e-3, 1e3
+
+
+class TemperatureScaling(Calibrator):
+    r"""Divide all logits by one number: :math:`\log \mathrm{softmax}(l / T)` (Guo et al., ICML 2017).
+
+    With :math:`\beta = 1/T` the NLL of the fitting data is convex, so that the temperature that minimises it is unique. It
+    is the root of the derivative :math:`\sum_i \mathrm{E}_{s(\beta l_i)}[l_i] - l_{i, y_i}`, found by Newton's method inside
+    a bracket, in the logarithm of T, which keeps it positive. All that an iteration needs is added up over batches and
+    processes (:meth:`fit_batches`).
+
+    Perfectly separable data ask for T = 0, labels that have nothing to do with the logits for infinite T: these end at the
+    bounds 0.001 and 1000 with a warning.
+
+    Args:
+        criterion: ``"nll"``, or ``"ece"`` for the grid 0.1, 0.2, ..., 10.0 that the papers search for the smallest ECE.
+        num_bins: Bins of that ECE.
+    """
+
+    key = "temperature"
+    title = "temperature scaling"
+    paper = "Guo et al., ICML 2017"
+    preserves_accuracy = True
+    learned: ClassVar[tuple[str, ...]] = ("temperature_",)
+    temperature_: Tensor
+
+    def __init__(self, criterion: Literal["nll", "ece"] = "nll", num_bins: int = 15) -> None:
+        super().__init__()
+        self.criterion = one_of("criterion", criterion, ("nll", "ece"))
+        self.num_bins = whole("num_bins", num_bins, 1)
+
+    def _fit(self, batch: Batch) -> None:
+        temperature = self._by_grid(batch) if self.criterion == "ece" else optimal_temperature(batch)
+        self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=batch.logits.device)
+
+    def _by_grid(self, batch: Batch) -> float:
+        target = batch.target.where(batch.kept, -100)
+        found = [(float(ece(batch.logits / t, target, self.num_bins)), t) for t in (k / 10 for k in range(1, 101))]
+        return min(found)[1]
+
+    @torch.no_grad()
+    def fit_batches(self, batches: Iterable[tuple[Tensor, Tensor]], *, ignore_index: int = -100) -> "TemperatureScaling":
+        """Fit on ``(logits, target)`` batches without keeping them together; a collective call of all processes.
+
+        Args:
+            batches: Read once for each iteration, five to ten times; a list or a data loader, not a generator. In a job of
+                several processes each passes its own share, of any length.
+            ignore_index: Label of samples or pixels to leave out.
+        """
+        if self.criterion == "ece":
+            raise ValueError('fit_batches finds the minimum of the NLL; for criterion="ece" call fit with all logits')
+        if isinstance(batches, Iterator):
+            raise TypeError("fit_batches reads its batches several times; pass a list or a data loader, not a generator")
+
+        def evaluate(beta: float) -> Slope:
+            total = torch.zeros(3, dtype=torch.float64)
+            for logits, target in batches:
+                batch = tensors.check(as_tensor(logits).detach(), as_tensor(target), ignore_index)
+                self.num_classes = batch.logits.shape[1]
+                total += slope(batch._replace(logits=finite(batch.logits)), beta).cpu()
+            return Slope(*sum_over_processes(total).tolist())
+
+        self.temperature_ = torch.tensor(1 / _solve(evaluate, 1.0, 1e-7), dtype=torch.float64)
+        return self
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperature_.to(logits.dtype)).log_softmax(dim=-1)
+
+
+class Slope(NamedTuple):
+    """Sums over samples, at some beta: their number n, the first and second derivative of the NLL by beta."""
+
+    n: float
+    first: float
+    second: float
+
+
+def optimal_temperature(batch: Batch) -> float:
+    """The temperature that minimises the NLL of a batch of finite logits."""
+    start, size = 1.0, len(batch.logits)
+    step = size // 4096
+    if step >= 4:  # a few samples tell nearly where it is
+        some = Batch(*(part[::step] for part in batch))
+        if bool(some.kept.any()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                start = _solve(lambda beta: Slope(*slope(some, beta).tolist()), 1.0, 1e-3)
+    tolerance = 1e-11 if batch.logits.dtype == torch.float64 else 1e-7
+    return 1 / _solve(lambda beta: Slope(*slope(batch, beta).tolist()), start, tolerance)
+
+
+def slope(batch: Batch, beta: float) -> Tensor:
+    """The three sums of :class:`Slope`."""
+    total = torch.zeros(3, dtype=torch.float64, device=batch.logits.device)
+    for block in tensors.blocks(batch):
+        first, second = _derivatives(block, beta)
+        total += torch.stack(
+            [block.kept.sum().double(), block.pick(first).double().sum(), block.pick(second).double().sum()]
+        )
+    return total
+
+
+def _derivatives(block: Block, beta: float) -> tuple[Tensor, Tensor]:
+    """Mean under the softmax less the true logit, and the variance; logits relative to the largest."""
+    distance = block.logits - block.logits.amax(dim=1, keepdim=True)
+    own = distance.gather(1, block.target.unsqueeze(1)).squeeze(1)
+    weight = (beta * distance).exp_()
+    total = weight.sum(dim=1)
+    mean = weight.mul_(distance).sum(dim=1) / total
+    square = weight.mul_(distance).sum(dim=1) / total
+    return mean - own, square - mean**2
+
+
+def _solve(evaluate: Callable[[float], Slope], start: float, tolerance: float) -> float:
+    """Root of the first derivative in beta, by Newton's method in log beta between bounds."""
+    low, high = -math.log(HIGHEST), -math.log(LOWEST)
+    at = min(max(math.log(start), low), high)
+    for _ in range(100):
+        beta = math.exp(at)
+        n, first, second = evaluate(beta)
+        if not n:
+            raise ValueError("there is nothing to fit: every sample is labelled ignore_index, or there is none")
+        # Where the softmax is saturated on the true classes there is no slope left to see: beta may still grow.
+        low, high = (at, high) if first < 0 or (first == 0 and second == 0) else (low, at)
+        step = -first / (beta * second) if second > 0 else math.inf
+        new = at + step if low < at + step < high else (low + high) / 2
+        if abs(new - at) <= tolerance or first == 0 != second:
+            at = new if abs(new - at) <= tolerance else at
+            break
+        at = new
+    bound = HIGHEST if at < -math.log(HIGHEST) + 1e-4 else LOWEST if at > -math.log(LOWEST) - 1e-4 else None
+    if bound is None:
+        return math.exp(at)
+    if evaluate(1 / HIGHEST).second == 0:  # all logits of a sample are equal: any temperature is as good
+        warnings.warn("logits do not distinguish the classes; the temperature stays at 1", UserWarning, stacklevel=5)
+        return 1.0
+    why = (
+        "every prediction is right (too few samples, or those the network was trained on)"
+        if bound == LOWEST
+        else "the labels have nothing to do with the logits (are they in the same order?)"
+    )
+    warnings.warn(f"the best temperature lies beyond {bound:g}, where it was stopped: {why}", UserWarning, stacklevel=5)
+    return 1 / bound
