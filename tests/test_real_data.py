@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant import functional as cal
-from calibrant import metrics
+from calibrant import metrics, posthoc
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +37,12 @@ def test_public_networks_have_their_known_figures(saved: dict[str, torch.Tensor]
     exact = {n: float(getattr(cal, n)(logits, target)) for n in ("adaptive_ece", "debiased_ece", "smooth_ece", "aurc")}
     for measure, value in exact.items():
         assert getattr(result, measure) == pytest.approx(value, abs=2e-4), measure
+
+
+def test_temperature_scaling_of_a_public_network(saved: dict[str, torch.Tensor]) -> None:
+    logits, target = saved["resnet110_val_logits"], saved["resnet110_val_y"].long()
+    calibrator = posthoc.TemperatureScaling().fit(logits, target)
+    test, labels = saved["resnet110_test_logits"], saved["resnet110_test_y"].long()
+    assert round(float(cal.ece(test, labels)), 4) == 0.0475
+    assert cal.ece(calibrator.transform(test), labels) < 0.013
+    assert cal.accuracy(calibrator.transform(test), labels) == cal.accuracy(test, labels)

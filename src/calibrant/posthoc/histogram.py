@@ -36,7 +36,7 @@ class HistogramBinning(ClassMaps):
         right = torch.bincount(index[own], minlength=self.num_bins)
         ends = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)])
         middle = (ends[:-1] + ends[1:]) / 2
-        values = torch.where(count > 0, right / count.clamp(min=1), middle)
+        values = torch.where(count > 0, right.double() / count.clamp(min=1), middle)
         # Rows of points are as long as those of values; no probability lies above 2.
         return torch.cat([edges, edges.new_full((1,), 2.0)]), values
 

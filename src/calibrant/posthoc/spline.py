@@ -17,10 +17,10 @@ POINTS = 1024
 class SplineCalibration(Calibrator):
     r"""Recalibrate the predicted class by the slope of a spline (Gupta et al., ICLR 2021).
 
-    With samples in order of confidence, :math:`h(t)` is the number of right predictions among the first :math:`t N`, divided
-    by N. A natural cubic spline is fitted to it by least squares; its slope at t is the accuracy at that
-    confidence. The other classes share the rest in proportion. The predicted class never changes: the accuracy is raised to
-    where its class stays the most probable one.
+    With samples in order of confidence, :math:`h(t)` is the number of right predictions among the first :math:`t N`,
+    divided by N. A natural cubic spline is fitted to it by least squares; its slope at t is the accuracy at that
+    confidence. Each sample then gets the temperature at which its largest probability is that accuracy, so that the
+    classes keep their order.
 
     Args:
         num_knots: Knots of the spline, at equal shares of the samples. The paper has 6, too few for a network that is nearly
@@ -65,17 +65,29 @@ class SplineCalibration(Calibrator):
         self.floor_ = torch.tensor(1 / (size + 2), dtype=torch.float64, device=logits.device)
 
     def _log_probs(self, logits: Tensor) -> Tensor:
-        log_probs = logits.double().log_softmax(dim=-1)
-        top, prediction = log_probs.max(dim=-1, keepdim=True)
-        others = log_probs.scatter(-1, prediction, -torch.inf)
-        rest = others.logsumexp(dim=-1, keepdim=True)
-        # The predicted class stays the first most probable one: q >= (1 - q) * second / rest.
-        second = (others.amax(dim=-1, keepdim=True) - rest).exp()
-        least = second / (1 + second)
-        new = lines(top.exp().reshape(1, -1), self.points_, self.values_).reshape(top.shape)
-        new = new.clamp(min=self.floor_).minimum(1 - self.floor_).maximum(least * (1 + 1e-6))
-        scaled = others - rest + torch.log1p(-new)
-        return scaled.scatter(-1, prediction, new.log()).to(logits.dtype)
+        distance = logits.double() - logits.double().amax(dim=-1, keepdim=True)
+        confidence = 1 / distance.exp().sum(dim=-1)
+        accuracy = lines(confidence.reshape(1, -1), self.points_, self.values_).reshape(confidence.shape)
+        accuracy = accuracy.clamp(min=self.floor_).minimum(1 - self.floor_)
+        beta = _sharpness(distance, torch.log1p(-accuracy) - accuracy.log())
+        return (beta.unsqueeze(-1) * distance).log_softmax(dim=-1).to(logits.dtype)
+
+
+def _sharpness(distance: Tensor, odds: Tensor) -> Tensor:
+    """The beta at which log-odds against the largest of ``beta * distance`` ``(..., K)`` are ``odds`` ``(...)``.
+
+    They are a convex, descending function of beta, nearly linear where it is large: Newton's method settles in a few
+    steps, from below after the first. Odds that no beta gives, because several logits are the largest or an accuracy is
+    below 1 / K, end at a bound.
+    """
+    top = distance.argmax(dim=-1, keepdim=True)
+    beta = torch.ones_like(odds)
+    for _ in range(20):
+        scaled = (beta.unsqueeze(-1) * distance).scatter(-1, top, -torch.inf)
+        value = scaled.logsumexp(dim=-1)
+        slope = (scaled.softmax(dim=-1) * distance).sum(dim=-1)
+        beta = (beta - (value - odds) / slope.clamp(max=-1e-12)).clamp(1e-3, 1e4)
+    return beta
 
 
 def natural_spline(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
