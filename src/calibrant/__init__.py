@@ -1,8 +1,24 @@
 """Train networks whose confidence means what it says, and prove it."""
 
+import importlib
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from calibrant import functional, losses, metrics
+if TYPE_CHECKING:
+    from types import ModuleType
 
-__all__ = ["functional", "losses", "metrics"]
+#: Imported when first used, so that ``calibrant --help`` does not wait for PyTorch.
+_PARTS = ("data", "functional", "losses", "metrics", "models", "plots", "posthoc", "predictions", "stats")
+
+__all__ = ["__version__"]
 __version__ = version("calibrant")
+
+
+def __getattr__(name: str) -> "ModuleType":
+    if name in _PARTS:
+        return importlib.import_module(f"calibrant.{name}")
+    raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PARTS])

@@ -65,8 +65,9 @@ class Group(NamedTuple):
 class PanelResult(NamedTuple):
     """What a :class:`CalibrationPanel` measured; fractions.
 
-    Besides the measures: ``classes`` by true class, ``groups`` by group of classes, ``bins`` for a reliability diagram,
-    ``class_bins`` for one of each class's probability, ``cells`` in order of confidence.
+    Besides the measures: ``nll_error`` and ``brier_error``, standard errors of these means; ``classes`` by true class,
+    ``groups`` by group of classes, ``bins`` for a reliability diagram, ``class_bins`` for one of each class's
+    probability, ``cells`` in order of confidence.
     """
 
     samples: int
@@ -88,6 +89,8 @@ class PanelResult(NamedTuple):
     smooth_ece: float
     aurc: float
     mean_iou: float
+    nll_error: float
+    brier_error: float
     classes: list[Group]
     groups: dict[str, Group]
     bins: BinStatistics
@@ -169,6 +172,7 @@ class CalibrationPanel(LogitsMetric):
 
     nll_sums: Tensor
     brier_sums: Tensor
+    squares: Tensor
     predicted: Tensor
 
     def __init__(
@@ -192,6 +196,7 @@ class CalibrationPanel(LogitsMetric):
         self._bins(Grid.size, prefix="grid_")
         self._sums("nll_sums", num_classes)
         self._sums("brier_sums", num_classes)
+        self._sums("squares", 2)  # of the two scores
         self._sums("predicted", num_classes, whole_numbers=True)
 
     def _add(self, batch: Batch) -> None:
@@ -199,6 +204,7 @@ class CalibrationPanel(LogitsMetric):
         device = batch.logits.device
         of_class = empty_bins(classes, self.num_bins, device)
         sums = torch.zeros(2, classes, dtype=torch.float64, device=device)
+        squares = torch.zeros(2, dtype=torch.float64, device=device)
         confidences, rights, labels, predictions = [], [], [], []
         for block in tensors.blocks(batch):
             largest, prediction = block.logits.max(dim=1, keepdim=True)
@@ -206,8 +212,10 @@ class CalibrationPanel(LogitsMetric):
             softmax = outcomes.Softmax(largest, exponentials, exponentials.sum(dim=1, keepdim=True))
             outcomes.check_softmax(block, softmax.total)
             label = block.pick(block.target)
-            for row, score in zip(sums, (scores.negative_log_likelihood, scores.brier), strict=True):
-                row.index_add_(0, label, block.pick(score(block, softmax)).double())
+            for i, score in enumerate((scores.negative_log_likelihood, scores.brier)):
+                values = block.pick(score(block, softmax)).double()
+                sums[i].index_add_(0, label, values)
+                squares[i] += values @ values
             confidences.append(block.pick(1 / softmax.total))
             predictions.append(block.pick(prediction))
             rights.append(predictions[-1] == label)
@@ -225,7 +233,8 @@ class CalibrationPanel(LogitsMetric):
         self._add_bins(of_class, "class_")
         self._add_bins(Grid.sums(Outcomes(confidence, right)), "grid_")
         predicted = torch.bincount(torch.cat(predictions), minlength=classes)
-        for name, part in (("nll_sums", sums[0]), ("brier_sums", sums[1]), ("predicted", predicted)):
+        parts = {"nll_sums": sums[0], "brier_sums": sums[1], "squares": squares, "predicted": predicted}
+        for name, part in parts.items():
             total = getattr(self, name)
             total += part.to(total.device)
 
@@ -250,6 +259,9 @@ class CalibrationPanel(LogitsMetric):
         (everything,) = self._groups([range(len(own.counts))])
         areas = torch.stack([own.correct.sum(dim=1), own.counts.sum(dim=1), self.predicted])
         brier_calibration = float((of_class.weights() * of_class.gaps() ** 2).sum())
+        means = torch.tensor([everything.nll, everything.brier], dtype=torch.float64, device=self.device)
+        count = max(1, everything.samples)
+        errors = ((self.squares / count - means**2).clamp(min=0) / max(1, count - 1)).sqrt()
         sweep, sweep_bins = on_cells.sweep(cells) if everything.samples else (torch.nan, 0)
         return PanelResult(
             samples=everything.samples,
@@ -273,6 +285,8 @@ class CalibrationPanel(LogitsMetric):
             smooth_ece=float(on_cells.smooth_error(cells)) if everything.samples else torch.nan,
             aurc=float(on_cells.area_under_risk_coverage(cells)),
             mean_iou=float(segmentation.iou_of(areas)),
+            nll_error=float(errors[0]),
+            brier_error=float(errors[1]),
             classes=self._groups([[k] for k in range(len(own.counts))]),
             groups=dict(zip(self.groups, self._groups(list(self.groups.values())), strict=True)),
             bins=bins,

@@ -1,6 +1,20 @@
-"""How sure one can be of a measured calibration: intervals, comparisons, tests."""
+"""How sure one can be of a figure: intervals, comparisons, a test of calibration."""
 
 from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare
+from calibrant.stats.streamed import ImageBins, compare_means, compare_outcomes, panel_intervals, panel_test
 from calibrant.stats.testing import CalibrationTest, calibration_test, wilson
 
-__all__ = ["CalibrationTest", "Comparison", "Interval", "bootstrap", "calibration_test", "compare", "wilson"]
+__all__ = [
+    "CalibrationTest",
+    "Comparison",
+    "ImageBins",
+    "Interval",
+    "bootstrap",
+    "calibration_test",
+    "compare",
+    "compare_means",
+    "compare_outcomes",
+    "panel_intervals",
+    "panel_test",
+    "wilson",
+]

@@ -127,7 +127,7 @@ def bootstrap(
     tensors.check_not_empty(int(batch.kept.sum()), ignore_index)
     value = float(function(logits, target, ignore_index=ignore_index, **options))
     if function is metrics.debiased_ece and logits.dim() == 2:
-        low, high = _invert(batch, random, resamples, level, **options)
+        low, high = invert(_bins_to_invert(batch, **options), random, resamples, level, options.get("norm", 1))
         return Interval(value, low, high, level, resamples, "test inversion")
     route = _ROUTES.get(function)
     if route is None:
@@ -136,7 +136,7 @@ def bootstrap(
         )
     else:
         draws = route(batch, **options).draw(random, resamples)
-    low, high = _around(value, draws, level)
+    low, high = around(value, draws, level)
     return Interval(value, *_in_bounds(function, low, high), level, resamples, "bootstrap")
 
 
@@ -173,7 +173,6 @@ def compare(
     in_range("level", level, 0, 1, above=True)
     function = _by_name(metric)
     values = [float(function(logits, target, ignore_index=ignore_index, **options)) for logits in (a, b)]
-    difference = values[0] - values[1]
     route = _ROUTES.get(function)
     batches = [tensors.check(logits, target, ignore_index) for logits in (a, b)]
     random = np.random.default_rng(seed)
@@ -185,9 +184,15 @@ def compare(
             random.bit_generator.state = state  # the same resamples for both
             draws.append(_by_index(evaluate, batch, random, resamples, progress=progress))
     else:
-        draws = _draw_together([route(batch, **options) for batch in batches], random, resamples, progress=progress)
+        draws = draw_together([route(batch, **options) for batch in batches], random, resamples, progress=progress)
+    return comparison(values, draws, level)
+
+
+def comparison(values: list[float], draws: list[np.ndarray], level: float) -> Comparison:
+    """From two measured values and their paired resamples to interval and p-value of the difference."""
     differences = draws[0] - draws[1]
-    low, high = _around(difference, differences, level)
+    difference, resamples = values[0] - values[1], len(differences)
+    low, high = around(difference, differences, level)
     as_far = int((np.abs(differences - differences.mean()) >= abs(difference)).sum())
     return Comparison(values[0], values[1], difference, low, high, (1 + as_far) / (1 + resamples), level, resamples)
 
@@ -202,7 +207,7 @@ def _by_name(metric: Metric | str) -> Metric:
     return function
 
 
-def _around(value: float, draws: np.ndarray, level: float) -> tuple[float, float]:
+def around(value: float, draws: np.ndarray, level: float) -> tuple[float, float]:
     """The basic bootstrap interval, with the bias of the resampled values taken out."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     mean = draws.mean()
@@ -236,7 +241,7 @@ class _Counts:
             weights = _weights(len(self.images), random, resamples)
             return self.measure(weights @ self.images).numpy()
         counts = np.bincount(self.kind.numpy(), minlength=self.kinds)
-        return self.measure(_multinomial(counts, random, resamples)).numpy()
+        return self.measure(multinomial(counts, random, resamples)).numpy()
 
 
 class _Mean:
@@ -258,14 +263,15 @@ class _Mean:
         return np.array([values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)])
 
 
-def _multinomial(counts: np.ndarray, random: np.random.Generator, resamples: int) -> Tensor:
+def multinomial(counts: np.ndarray, random: np.random.Generator, resamples: int) -> Tensor:
+    """Draw as many samples anew, ``resamples`` times, and return their counts, one set per row."""
     total = int(counts.sum())
     return torch.from_numpy(random.multinomial(total, counts / total, size=resamples)).double()
 
 
 def _weights(number: int, random: np.random.Generator, resamples: int) -> Tensor:
     """How often each of a number of images is drawn."""
-    return _multinomial(np.ones(number, dtype=np.int64), random, resamples)
+    return multinomial(np.ones(number, dtype=np.int64), random, resamples)
 
 
 def _table(row: Tensor, column: Tensor, columns: int) -> Tensor:
@@ -273,7 +279,7 @@ def _table(row: Tensor, column: Tensor, columns: int) -> Tensor:
     return torch.bincount(row * columns + column, minlength=rows * columns).view(rows, columns).double()
 
 
-def _draw_together(routes: list[Any], random: np.random.Generator, resamples: int, *, progress: bool) -> list[np.ndarray]:
+def draw_together(routes: list[Any], random: np.random.Generator, resamples: int, *, progress: bool) -> list[np.ndarray]:
     """Values of both models on the same resamples."""
     first, second = routes
     if getattr(first, "images", None) is not None:
@@ -290,7 +296,7 @@ def _draw_together(routes: list[Any], random: np.random.Generator, resamples: in
         return [draws[:, 0], draws[:, 1]]
     pairs, pair = torch.unique(first.kind * second.kinds + second.kind, return_inverse=True)
     if len(pairs) <= 4 * CELLS:  # kinds of pairs of outcomes: draw their numbers
-        counts = _multinomial(np.bincount(pair.numpy(), minlength=len(pairs)), random, resamples)
+        counts = multinomial(np.bincount(pair.numpy(), minlength=len(pairs)), random, resamples)
         sides = [(first, pairs // second.kinds), (second, pairs % second.kinds)]
         return [
             route.measure(counts.new_zeros(resamples, route.kinds).index_add_(1, kind, counts)).numpy()
@@ -332,7 +338,14 @@ def _images(batch: Batch) -> Tensor | None:
 
 def _on_bins(batch: Batch, measure: Callable[[BinStatistics], Tensor], num_bins: int = 15) -> _Counts:
     """A measure of bins of equal width: a sample is right or wrong, in one of the bins."""
-    confidence, correct = (x.cpu() for x in top_label(batch))
+    return counts_on_bins(top_label(batch), measure, num_bins, _images(batch))
+
+
+def counts_on_bins(
+    outcomes: Outcomes, measure: Callable[[BinStatistics], Tensor], num_bins: int, images: Tensor | None = None
+) -> _Counts:
+    """A measure of bins of equal width, from outcomes."""
+    confidence, correct = (x.cpu() for x in outcomes)
     confidence = confidence.double()
     kind = 2 * bin_index(confidence, equal_width_edges(num_bins)) + correct
     count = torch.bincount(kind, minlength=2 * num_bins).clamp(min=1)
@@ -342,7 +355,7 @@ def _on_bins(batch: Batch, measure: Callable[[BinStatistics], Tensor], num_bins:
         by_bin = counts.view(len(counts), num_bins, 2)
         return measure(BinStatistics(by_bin.sum(-1), (by_bin * mean.view(num_bins, 2)).sum(-1), by_bin[..., 1]))
 
-    return _Counts(kind, _images(batch), 2 * num_bins, of_counts)
+    return _Counts(kind, images, 2 * num_bins, of_counts)
 
 
 def _on_cells(batch: Batch, measure: Callable[[Cells], Tensor]) -> _Counts:
@@ -409,21 +422,17 @@ _ROUTES: dict[Metric, Callable[..., Any]] = {
 }
 
 
-def _invert(
-    batch: Batch,
-    random: np.random.Generator,
-    resamples: int,
-    level: float,
-    num_bins: int = 15,
-    binning: str = "mass",
-    norm: int = 1,
-) -> tuple[float, float]:
-    """Interval of the true error: those scales of the measured gaps at which the measured estimate is not unlikely."""
+def _bins_to_invert(batch: Batch, num_bins: int = 15, binning: str = "mass", norm: int = 1) -> BinStatistics:  # noqa: ARG001
     outcomes = Outcomes(*(x.cpu() for x in top_label(batch)))
     if binning == "mass":
-        bins = on_cells.bins_of_equal_mass(on_cells.cells_of(outcomes), num_bins, split=True)
-    else:
-        bins = calibration.width_bins(outcomes, num_bins)
+        return on_cells.bins_of_equal_mass(on_cells.cells_of(outcomes), num_bins, split=True)
+    return calibration.width_bins(outcomes, num_bins)
+
+
+def invert(
+    bins: BinStatistics, random: np.random.Generator, resamples: int, level: float, norm: int = 1
+) -> tuple[float, float]:
+    """Interval of the true error: those scales of the measured gaps at which the measured estimate is not unlikely."""
     measured = float(on_cells.debiased_error(bins, norm))
     confidence, gaps, weights = (x.numpy() for x in (bins.means()[0], bins.gaps(), bins.weights()))
     total, seed = int(bins.counts.sum()), random.integers(2**63)

@@ -57,9 +57,14 @@ def calibration_test(
         seed: Makes it repeatable.
         ignore_index: Label of samples or pixels to leave out.
     """
+    cells = calibration.ordered(logits, target, ignore_index)
+    return consistency_test(cells, num_bins=num_bins, resamples=resamples, seed=seed)
+
+
+def consistency_test(cells: Cells, *, num_bins: int = 15, resamples: int = 1000, seed: int = 0) -> CalibrationTest:
+    """The same test of outcomes in order of confidence."""
     whole("num_bins", num_bins, 1)
     whole("resamples", resamples, 1)
-    cells = calibration.ordered(logits, target, ignore_index)
     cells = on_cells.merged(Cells(*(x.cpu() for x in cells)), CELLS)
 
     def error(some: Cells) -> Tensor:

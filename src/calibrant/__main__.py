@@ -1,0 +1,5 @@
+import sys
+
+from calibrant.cli import main
+
+sys.exit(main())

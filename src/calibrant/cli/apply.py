@@ -1,0 +1,67 @@
+"""``calibrant apply``: calibrate a file of predictions."""
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.cli.console import Parser, open_file, progress, wrote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from calibrant.predictions import Chunk
+
+EXAMPLE = """\
+Reads a calibrator that calibrant calibrate wrote and writes calibrated predictions: log-probabilities, which are logits of
+the calibrated probabilities, or with --as probs the probabilities themselves. Labels are copied if there are any.
+
+example:
+  calibrant apply calibrator test.npz --output calibrated.npz
+"""
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    options = Parser(description="Calibrate a file of predictions with a saved calibrator.\n\n" + EXAMPLE)
+    options.add_argument("calibrator", metavar="CALIBRATOR", help="Folder of a saved calibrator.")
+    options.add_argument("file", metavar="FILE", help="Predictions: .npz, .csv, .parquet or a run folder.")
+    options.add_argument("--output", "-o", metavar="FILE", required=True, help="The .npz to write.")
+    options.option("--as", metavar="KIND", type=str, default="logits", help="Write logits or probs.")
+    options.reading_options()
+    options.option("--force", action="store_true", help="Replace the file if it exists.")
+    return options
+
+
+def run(config: Any) -> None:
+    """Transform a few rows at a time."""
+    from calibrant import posthoc
+    from calibrant.predictions import InputError, refuse_existing, write_npz
+
+    kind = config["as"]
+    if kind not in ("logits", "probs"):
+        raise InputError(f"--as must be logits or probs, got {kind}")
+    if not config.output.endswith(".npz"):
+        raise InputError(f"--output {config.output} must end in .npz")
+    refuse_existing(config.output, force=config.force)
+    try:
+        calibrator = posthoc.load(config.calibrator)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    file = open_file(config.file, config)
+    if file.num_classes != calibrator.num_classes:
+        raise InputError(
+            f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted with {calibrator.num_classes}"
+        )
+    if calibrator.key == "local-temperature" and len(file.shape) != 2:
+        raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), {file.path} holds others")
+    rows = file.count()
+    with progress(f"calibrating {file.path.name}", rows) as advance:
+
+        def transformed() -> "Iterator[Chunk]":
+            for chunk in file.chunks():
+                yield chunk._replace(logits=calibrator.transform(chunk.logits))
+                advance(len(chunk.logits))
+
+        counts = file.train_counts
+        write_npz(
+            config.output, transformed(), rows, kind=kind, classes=file.classes, train_counts=counts, force=config.force
+        )
+    wrote(config.output)

@@ -1,0 +1,98 @@
+"""What the commands share: parser, tables, progress, messages."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+out = Console(width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Leaves lines of descriptions and examples as they are, and says only those defaults that tell something."""
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = str(super()._expand_help(action))
+        for nothing in (" (default: null)", " (default: False)", " (required)", ", default: null"):
+            text = text.replace(nothing, "")
+        return text
+
+
+class Parser(ArgumentParser):
+    """A parser whose options are written with dashes or underscores."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, formatter_class=_Help, **kwargs)
+
+    def option(self, name: str, **kwargs: Any) -> None:
+        """Add an option by its name with dashes."""
+        underscored = "--" + name.removeprefix("--").replace("-", "_")
+        names = [name] if underscored == name else [name, underscored]
+        self.add_argument(*names, **kwargs)
+
+    def reading_options(self) -> None:
+        """Options on how to read files of predictions."""
+        self.option("--logits", action="store_true", help="The scores are logits (or log-probabilities).")
+        self.option("--probs", action="store_true", help="The scores are probabilities.")
+        self.option("--scores", metavar="NAME", help="Name of an .npz's array of scores, if it is not logits or probs.")
+        self.option(
+            "--label", metavar="NAME", help="Name of the array or column of true classes, if it is not target or label."
+        )
+        self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to leave out.")
+
+
+def open_file(path: str, config: Any, part: str = "test") -> Any:
+    """Open predictions as the reading options say."""
+    from calibrant.predictions import InputError, open_predictions
+
+    if config.logits and config.probs:
+        raise InputError("scores are either logits or probabilities: say --logits or --probs, not both")
+    kind: Any = "logits" if config.logits else "probs" if config.probs else None
+    return open_predictions(
+        path, kind=kind, scores=config.scores, label=config.label, ignore_index=config.ignore_index, part=part
+    )
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None) -> Iterator[Any]:
+    """A bar on standard error that vanishes when done; yields a function that moves it on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda steps=1: bar.advance(task, steps)
+
+
+def error(message: str) -> None:
+    """One sentence on standard error."""
+    err.print(f"calibrant: {message}", markup=False)
+
+
+def warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Warnings as sentences, without the place in the code."""
+    del filename, lineno, file, line
+    if not issubclass(category, DeprecationWarning | FutureWarning):
+        err.print(f"calibrant: warning: {message}", markup=False)
+
+
+def percent(value: float) -> str:
+    """A fraction as the tables print it."""
+    return f"{100 * value:.2f}"
+
+
+def wrote(path: str | Path) -> None:
+    """Say where something went."""
+    out.print(f"wrote {path}", markup=False)
