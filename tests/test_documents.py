@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from calibrant import metrics, plots, stats
+from calibrant import metrics, plots, posthoc, stats
+from calibrant.cli import COMMANDS
+from calibrant.cli import main as calibrant
 from calibrant.losses import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -66,9 +69,19 @@ def commands(document: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
+def prepare() -> None:
+    """Files that the documents' commands are about."""
+    random = np.random.default_rng(0)
+    for name in ("validation.npz", "test.npz", "predictions.npz", "other.npz"):
+        logits = 3 * random.normal(size=(300, 5)) * (2 if name == "other.npz" else 1)
+        np.savez(name, logits=logits, target=np.arange(300) % 5)
+
+
 @every_document
-def test_commands_exist(document: Path) -> None:
-    """Targets are known to make, scripts are there and know their options; what they do is tested elsewhere."""
+def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets are known to make, scripts are there and know their options; calibrant's own commands run."""
+    monkeypatch.chdir(tmp_path)
+    prepare()
     for command in commands(document):
         match command:
             case ["make", *targets]:
@@ -78,6 +91,11 @@ def test_commands_exist(document: Path) -> None:
                 assert all(f'"{option}"' in source for option in options if option.startswith("--")), command
             case ["pip", "install", "."]:
                 pass
+            case ["calibrant", name]:  # a mention
+                assert name in COMMANDS
+            case ["calibrant", *arguments]:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    assert calibrant(arguments) == 0, command
             case _:
                 pytest.fail(f"{document.name} has a command that no test knows: {command}")
 
@@ -106,6 +124,14 @@ def test_every_measure_and_figure_is_mentioned(module: ModuleType) -> None:
     results = {"BrierSplit", "Group", "PanelResult", "Interval", "Comparison", "CalibrationTest", "Figure"}
     missing = [name for name in module.__all__ if name not in results and not re.search(rf"\b{name}\b", text)]
     assert not missing
+
+
+@pytest.mark.parametrize("key", posthoc.METHODS)
+def test_every_calibrator_has_its_row(key: str) -> None:
+    method = posthoc.METHODS[key]
+    keeps = "yes" if method.preserves_accuracy else ""
+    row = f"| `{key}` | `{method.__name__}` | {method.paper} | {keeps} |"
+    assert re.sub(r" +", " ", row) in (ROOT / "docs/posthoc.md").read_text()
 
 
 @pytest.mark.parametrize("key", METHODS)

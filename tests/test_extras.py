@@ -31,13 +31,14 @@ importlib.metadata.distribution = hide
 CORE = """
 import torch
 import calibrant, calibrant.losses, calibrant.functional, calibrant.metrics, calibrant.stats
-import calibrant.data, calibrant.models
+import calibrant.data, calibrant.models, calibrant.posthoc, calibrant.predictions
 loss = calibrant.losses.CALSALM(num_classes=3)
 logits, target = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 1, 2, 0, 1])
 loss(logits, target).backward()
 loss.observe(logits, target)
 loss.adapt()
 calibrant.stats.bootstrap("ece", logits, target, resamples=20)
+calibrant.posthoc.TemperatureScaling().fit(logits, target).transform(logits.detach())
 panel = calibrant.metrics.CalibrationPanel(num_classes=3)
 panel.update(logits, target)
 panel.compute().to_dict()

@@ -55,8 +55,8 @@ def run(config: Any) -> None:
     from calibrant.predictions import replacing
 
     _refuse_existing(config)
-    fitting, testing, logits, target = _read(config)
-    methods = _methods(config.method, dense=bool(fitting.shape))
+    fitting, testing, methods = _open(config)
+    logits, target = _read(fitting, testing, config)
     scores = None
     if config.method == ["auto"]:
         scores = _cross_validate(methods, logits, target, config)
@@ -104,7 +104,7 @@ def _refuse_existing(config: Any) -> None:
         refuse_existing(config.figure, force=config.force)
 
 
-def _read(config: Any) -> "tuple[Predictions, Predictions, Tensor, Tensor]":
+def _open(config: Any) -> "tuple[Predictions, Predictions, list[str]]":
     from calibrant.predictions import InputError
 
     fitting, testing = open_file(config.validation, config, "validation"), open_file(config.test, config, "test")
@@ -112,6 +112,12 @@ def _read(config: Any) -> "tuple[Predictions, Predictions, Tensor, Tensor]":
         files = (fitting, testing)
         kinds = [f"{file.path} has {file.num_classes} classes{' of pixels' if file.shape else ''}" for file in files]
         raise InputError(f"{kinds[0]}, {kinds[1]}; they have to be the same")
+    return fitting, testing, _methods(config.method, dense=bool(fitting.shape))
+
+
+def _read(fitting: "Predictions", testing: "Predictions", config: Any) -> "tuple[Tensor, Tensor]":
+    from calibrant.predictions import InputError
+
     with progress(f"reading {fitting.path.name}", None):
         logits, target = fitting.load()
     if not bool((target != config.ignore_index).any()):
@@ -121,7 +127,7 @@ def _read(config: Any) -> "tuple[Predictions, Predictions, Tensor, Tensor]":
             f"{fitting.path} and {testing.path} hold the same predictions: fitting and measuring on the same data flatters "
             "the calibrator; split them, or say --same-data"
         )
-    return fitting, testing, logits, target
+    return logits, target
 
 
 def _methods(wanted: list[str], *, dense: bool) -> list[str]:

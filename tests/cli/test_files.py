@@ -1,0 +1,453 @@
+"""The commands on files of predictions, as a user calls them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrant import functional as cal
+from calibrant import posthoc, stats
+from calibrant.cli import COMMANDS, main
+from calibrant.predictions import open_predictions
+
+N, K = 400, 4
+
+
+def data(n: int = N, k: int = K, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    logits = 4 * random.normal(size=(n, k)).astype(np.float32)
+    return logits, (logits / 2 + random.gumbel(size=(n, k))).argmax(1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str, resamples: int = 20) -> int:
+    """Exit code of a command; few resamples where the intervals do not matter."""
+    if arguments and arguments[0] in ("evaluate", "calibrate") and "--resamples" not in arguments:
+        arguments = (*arguments, "--resamples", str(resamples))
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def save(path: str, seed: int = 0, **more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    logits, target = data(seed=seed)
+    np.savez(path, logits=logits, target=target, **more)
+    return logits, target
+
+
+def test_evaluate_tells_what_the_functions_tell(here: Path, capsys) -> None:
+    logits, target = save("p.npz", classes=np.array(["ant", "bee", "cat", "<script>"]))
+    assert run("evaluate", "p.npz", "--figure", "f.png", "--report", "r.html", resamples=1000) == 0
+    found = json.loads((here / "metrics.json").read_text())["files"][0]
+    z, y = torch.from_numpy(logits), torch.from_numpy(target)
+    for name, key in (("accuracy", "accuracy"), ("nll", "nll"), ("brier_score", "brier"), ("ece", "ece"), ("mce", "mce")):
+        assert found[key] == pytest.approx(float(getattr(cal, name)(z, y)), rel=1e-6), name
+    for name in ("adaptive_ece", "classwise_ece", "debiased_ece", "sweep_ece", "smooth_ece"):
+        assert found[name] == pytest.approx(float(getattr(cal, name)(z, y)), abs=2e-3), name
+    for name in ("ece", "debiased_ece", "nll", "accuracy"):
+        exact = stats.bootstrap(name, z, y)
+        ends = found["intervals"][name]
+        assert ends["low"] == pytest.approx(exact.low, abs=0.02), name
+        assert ends["high"] == pytest.approx(exact.high, abs=0.02), name
+    assert found["calibration_test"]["p_value"] == pytest.approx(stats.calibration_test(z, y).p_value, abs=0.01)
+    text = capsys.readouterr().out
+    assert f"{100 * found['ece']:.2f} [{100 * found['intervals']['ece']['low']:.2f}, " in text
+    assert "it is overconfident. Chance does not explain this (p < 0.001)." in text
+    assert (here / "f.png").read_bytes()[:4] == b"\x89PNG"
+    page = (here / "r.html").read_text()
+    assert "<td>&lt;script&gt;</td>" in page
+    assert "<script" not in page
+    assert not re.search(r"(src|href)=[\"']http", page)
+
+
+@pytest.mark.parametrize(
+    "kind", ["npz of probabilities", "csv", "csv with names", "parquet", "run", "Fortran", "compressed"]
+)
+def test_every_format_gives_the_same(here: Path, kind: str) -> None:
+    logits, target = save("p.npz")
+    probs = torch.from_numpy(logits).double().softmax(1).numpy()
+    names, more = [f"prob_{name}" for name in "abcd"], []
+    table = pa.table({**{name: probs[:, k] for k, name in enumerate(names)}, "label": target})
+    path = {"csv": "q.csv", "csv with names": "q.csv", "parquet": "q.parquet", "run": "run"}.get(kind, "q.npz")
+    if kind == "npz of probabilities":
+        np.savez(path, probs=probs, labels=target.astype(np.uint8))
+    elif kind == "csv":
+        pa.csv.write_csv(table.rename_columns([*(str(k) for k in range(K)), "truth"]), path)
+        more = ["--probs", "--label", "truth"]
+    elif kind == "csv with names":
+        pa.csv.write_csv(table.set_column(K, "label", pa.array(["abcd"[y] for y in target])), path)
+    elif kind == "parquet":
+        pa.parquet.write_table(table, path)
+    elif kind == "run":
+        (here / "run" / "predictions").mkdir(parents=True)
+        np.savez(here / "run" / "predictions" / "test.npz", logits=logits, target=target)
+    elif kind == "Fortran":
+        np.savez(path, logits=np.asfortranarray(logits), target=target)
+    else:
+        np.savez_compressed(path, logits=logits.astype(">f8"), target=target.astype(np.float64))
+    assert run("evaluate", "p.npz", "--output", "p.json") == 0
+    assert run("evaluate", path, *more, "--output", "q.json") == 0
+    a, b = (json.loads((here / name).read_text())["files"][0] for name in ("p.json", "q.json"))
+    for name in ("samples", "accuracy", "nll", "ece", "classwise_ece"):
+        assert a[name] == pytest.approx(b[name], rel=1e-6), name
+    if kind == "csv with names":
+        assert [row["name"] for row in b["classes"]] == list("abcd")
+
+
+def test_several_files_are_compared_sample_by_sample(here: Path, capsys) -> None:
+    logits, target = save("a.npz")
+    np.savez("b.npz", logits=logits / 2, target=target)
+    assert run("evaluate", "a.npz", "b.npz", resamples=1000) == 0
+    content = json.loads((here / "metrics.json").read_text())
+    z, y = torch.from_numpy(logits), torch.from_numpy(target)
+    found, exact = content["comparisons"][0]["measures"], stats.compare(z, z / 2, y, "ece")
+    assert found["ece"]["difference"] == pytest.approx(exact.difference, rel=1e-6)
+    assert found["ece"]["low"] == pytest.approx(exact.low, abs=0.01)
+    assert found["ece"]["p_value"] < 0.05
+    nll = stats.compare(z, z / 2, y, "nll")
+    assert found["nll"]["difference"] == pytest.approx(nll.difference, rel=1e-4)
+    assert found["nll"]["low"] == pytest.approx(nll.low, abs=0.02)
+    assert found["accuracy"]["difference"] == 0
+    assert found["accuracy"]["p_value"] == 1
+    assert "a - b" in capsys.readouterr().out
+    np.savez("c.npz", logits=logits, target=(target + 1) % K)
+    assert run("evaluate", "a.npz", "c.npz", "--force") == 2
+    assert "have different labels" in capsys.readouterr().err
+
+
+def test_dense_predictions_are_resampled_by_image(here: Path) -> None:
+    random = np.random.default_rng(0)
+    logits = 3 * random.normal(size=(12, 3, 9, 8)).astype(np.float32)
+    target = (logits / 2 + random.gumbel(size=logits.shape)).argmax(1)
+    target[:, :2] = 255
+    np.savez("d.npz", logits=logits, target=target)
+    assert run("evaluate", "d.npz", "--ignore-index", "255", resamples=1000) == 0
+    found = json.loads((here / "metrics.json").read_text())["files"][0]
+    exact = stats.bootstrap("ece", torch.from_numpy(logits), torch.from_numpy(target), ignore_index=255)
+    assert found["samples"] == 12 * 7 * 8
+    assert found["ece"] == pytest.approx(exact.value, rel=1e-6)
+    assert found["intervals"]["ece"]["low"] == pytest.approx(exact.low, abs=2e-3)
+    assert found["intervals"]["ece"]["high"] == pytest.approx(exact.high, abs=2e-3)
+    assert found["calibration_test"] is None
+
+
+def test_head_medium_and_tail(here: Path, capsys) -> None:
+    save("p.npz")
+    Path("counts.csv").write_text("class,count\n0,500\n1,50\n2,50\n3,5\n")
+    assert run("evaluate", "p.npz", "--counts", "counts.csv") == 0
+    groups = json.loads((here / "metrics.json").read_text())["files"][0]["groups"]
+    assert list(groups) == ["head", "medium", "tail"]
+    logits, target = data()
+    head = target == 0
+    assert groups["head"]["ece"] == pytest.approx(
+        float(cal.ece(torch.from_numpy(logits[head]), torch.from_numpy(target[head])))
+    )
+    assert "head (" in capsys.readouterr().out
+    Path("counts.csv").write_text("1\n2\n")
+    assert run("evaluate", "p.npz", "--counts", "counts.csv", "--force") == 2
+    assert "has 2 counts, but there are 4 classes" in capsys.readouterr().err
+
+
+def test_calibrate_and_apply(here: Path, capsys) -> None:
+    save("v.npz")
+    logits, target = save("t.npz", seed=1)
+    assert run("calibrate", "v.npz", "t.npz", "--method", "temperature", "isotonic", "--figure", "f.png") == 0
+    text = capsys.readouterr().out
+    assert "never changes the predicted class; temperature_ = 2." in text
+    content = json.loads((here / "calibrator" / "metrics.json").read_text())
+    by_name = {row["name"]: row for row in content["files"]}
+    assert list(by_name) == ["before", "temperature", "isotonic"]
+    fitted = posthoc.TemperatureScaling().fit(*(torch.from_numpy(x) for x in data()))
+    expected = float(cal.ece(fitted.transform(torch.from_numpy(logits)), torch.from_numpy(target)))
+    assert by_name["temperature"]["ece"] == pytest.approx(expected, rel=1e-6)
+    assert by_name["temperature"]["ece"] < by_name["before"]["ece"] / 1.8
+
+    assert run("apply", "calibrator/temperature", "t.npz", "-o", "new.npz") == 0
+    assert run("apply", "calibrator/temperature", "t.npz", "--output", "probs.npz", "--as", "probs") == 0
+    with np.load("new.npz", allow_pickle=False) as new, np.load("probs.npz", allow_pickle=False) as probs:
+        np.testing.assert_allclose(new["logits"], fitted.transform(logits), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(probs["probs"], fitted.predict_proba(logits), rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(new["target"], target)
+    assert run("evaluate", "new.npz") == 0
+    assert json.loads((here / "metrics.json").read_text())["files"][0]["ece"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_auto_says_why(here: Path, capsys) -> None:
+    save("v.npz")
+    save("t.npz", seed=1)
+    assert run("calibrate", "v.npz", "t.npz", "--method", "auto", "--out", "auto") == 0
+    text = capsys.readouterr().out
+    chosen = re.search(r"chosen: (\S+), for it has the lowest held-out NLL", text)
+    assert chosen
+    scores = json.loads((here / "auto" / "metrics.json").read_text())["cross_validated_nll"]
+    assert min(scores, key=scores.get) == chosen[1]
+    assert posthoc.load("auto").key == chosen[1]
+    logits, target = (torch.from_numpy(x) for x in data())
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0)).tensor_split(5)
+    total = 0.0
+    for i, held in enumerate(order):
+        rest = torch.cat([fold for j, fold in enumerate(order) if j != i])
+        fitted = posthoc.TemperatureScaling().fit(logits[rest], target[rest])
+        total += len(held) * float(cal.nll(fitted.transform(logits[held]), target[held])) / N
+    assert scores["temperature"] == pytest.approx(total, rel=1e-6)
+
+
+def test_auto_leaves_a_calibrated_network_alone(here: Path, capsys) -> None:
+    random = np.random.default_rng(3)
+    for name in ("v.npz", "t.npz"):
+        logits = 2 * random.normal(size=(150, 4))
+        np.savez(name, logits=logits, target=(logits + random.gumbel(size=logits.shape)).argmax(1))
+    code = run("calibrate", "v.npz", "t.npz", "--method", "auto")
+    assert code == 0
+    text = capsys.readouterr().out
+    scores = json.loads((here / "calibrator" / "metrics.json").read_text())["cross_validated_nll"]
+    assert ("chosen: none" in text) == (min(scores, key=scores.get) == "none")
+
+
+def test_fitting_and_measuring_on_the_same_data_has_to_be_asked_for(here: Path, capsys) -> None:
+    save("v.npz")
+    save("copy.npz")
+    for test in ("v.npz", "copy.npz"):
+        assert run("calibrate", "v.npz", test) == 2
+        assert "hold the same predictions" in capsys.readouterr().err
+    assert not (here / "calibrator").exists()
+    assert run("calibrate", "v.npz", "copy.npz", "--same-data") == 0
+    assert json.loads((here / "calibrator" / "metrics.json").read_text())["same_data"] is True
+
+
+def test_nothing_is_overwritten_without_force(here: Path, capsys) -> None:
+    save("v.npz")
+    save("t.npz", seed=1)
+    for command in (
+        ["evaluate", "t.npz", "--figure", "f.svg", "--report", "r.html"],
+        ["calibrate", "v.npz", "t.npz"],
+        ["apply", "calibrator", "t.npz", "-o", "out.npz"],
+    ):
+        assert run(*command) == 0
+        before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+        capsys.readouterr()
+        assert run(*command) == 2
+        assert "exists already" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+        assert run(*command, "--force") == 0
+    assert not list(here.rglob(".*")), "temporary files are left"
+
+
+# Bad input
+
+
+def sentence(capsys) -> str:
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    lines = [line for line in text.strip().splitlines() if not line.startswith("calibrant: warning")]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+Z, Y = data()
+ROW = np.arange(N)
+BAD = {
+    "missing": ({}, "p.npz does not exist"),
+    "no scores": ({"x": Z, "target": Y}, "has no array logits or probs (it has x, target)"),
+    "both": ({"logits": Z, "probs": Z, "target": Y}, "has several arrays of scores (logits, probs)"),
+    "no labels": ({"logits": Z}, "has no labels"),
+    "objects": ({"logits": Z.astype(object), "target": Y}, "logits holds Python objects, which are never"),
+    "NaN": ({"logits": np.where(ROW[:, None] == 17, np.nan, Z), "target": Y}, "row 17: has a score that is not a number"),
+    "label": ({"logits": Z, "target": np.where(ROW == 5, 9, Y)}, "row 5: has label 9, but there are 4 classes (0..3)"),
+    "half a label": ({"logits": Z, "target": Y + 0.5}, "row 0: has a label that is not a whole number"),
+    "one class": ({"logits": Z[:, :1], "target": Y}, "with K at least 2"),
+    "empty": ({"logits": Z[:0], "target": Y[:0]}, "holds no predictions: it has 0 rows"),
+    "lengths": ({"logits": Z, "target": Y[:-1]}, "target has shape (399,), but logits of shape (400, 4) needs (400,)"),
+    "negative": ({"probs": Z, "target": Y}, "row 0: has a negative probability; if these are logits"),
+    "sum": ({"probs": np.full((3, 4), 0.3), "target": Y[:3]}, "row 0: adds up to 1.2, not to 1"),
+    "ignored": ({"logits": Z, "target": np.full(N, -100)}, "there is nothing to measure"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_get_one_sentence(here: Path, capsys, name: str) -> None:
+    arrays, message = BAD[name]
+    if arrays:
+        np.savez("p.npz", **arrays)
+    assert run("evaluate", "p.npz") == 2
+    text = sentence(capsys)
+    assert "p.npz" in text
+    assert message in text
+    assert not (here / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,label\n1,2,0\n", "its columns may hold logits or probabilities; say --logits or --probs"),
+        ("logit_a,label\n1,0\n", "needs a column for each of at least 2 classes"),
+        ("logit_a,logit_b,label\n1,2,0\n3,,1\n", "row 1: column 'logit_b' is empty there"),
+        ("logit_a,logit_b,label\n1,2,0\n3,x,1\n", "conversion error to double: invalid value 'x'"),
+        ("logit_a,logit_b,label\n1,2,a\n3,1,zebra\n", "row 1: label 'zebra' is not one of the classes a, b"),
+        ("logit_a,logit_b\n1,2\n", "has no labels"),
+        ("logit_a,logit_a,label\n1,2,0\n", "has column 'logit_a' twice"),
+        ("", "cannot be read"),
+        ("logit_a,logit_b,label\n", "holds no predictions"),
+        ("logit_a,logit_b,label\n1,2,0,4\n", "cannot be read"),
+    ],
+)
+def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str) -> None:
+    Path("p.csv").write_text(text)
+    assert run("evaluate", "p.csv") == 2
+    assert message in sentence(capsys)
+    assert not (here / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate"], "files"),
+        (["evaluate", "p.npz", "--num-bins", "x"], "Expected a <class 'int'>. Got value: x"),
+        (["evaluate", "p.npz", "--num-bins", "0"], "--num-bins must be at least 1"),
+        (["evaluate", "p.npz", "--nonsense"], "unrecognized arguments: --nonsense"),
+        (["evaluate", "p.npz", "--logits", "--probs"], "not both"),
+        (["evaluate", "p.npz", "--scores", "zebra"], "has no array 'zebra'"),
+        (["evaluate", "p.txt"], "does not exist"),
+        (["evaluate", "."], "is not a run folder"),
+        (["calibrate", "p.npz", "p.npz", "--method", "zebra"], "--method zebra is not known; choose from temperature"),
+        (["calibrate", "p.npz", "q.npz"], "q.npz does not exist"),
+        (["calibrate", "p.npz", "p.npz", "--method", "local-temperature"], "is for dense predictions"),
+        (["apply", "nowhere", "p.npz", "-o", "x.npz"], "nowhere does not hold a calibrator"),
+        (["apply", "nowhere", "p.npz", "-o", "x.txt"], "must end in .npz"),
+        (["nonsense"], "nonsense"),
+        ([], "usage: calibrant"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
+    save("p.npz")
+    assert run(*arguments) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
+@given(
+    kind=st.sampled_from(["npz", "csv", "parquet"]),
+    damage=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=6),
+    cut=st.floats(0, 1),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_mangled_files_never_end_in_a_traceback(tmp_path_factory, capsys, kind, damage, cut) -> None:
+    folder = tmp_path_factory.mktemp("mangled")
+    logits, target = data(40)
+    path = folder / f"p.{kind}"
+    if kind == "npz":
+        np.savez_compressed(path, logits=logits, target=target)
+    else:
+        table = pa.table({**{f"logit_{k}": logits[:, k] for k in range(K)}, "label": target})
+        (pa.csv.write_csv if kind == "csv" else pa.parquet.write_table)(table, path)
+    content = bytearray(path.read_bytes())
+    for place, value in damage:
+        content[int(place * (len(content) - 1))] = value
+    path.write_bytes(content[: int(cut * len(content))] if cut < 0.5 else content)
+    code = run("evaluate", str(path), "--resamples", "20", "--output", str(folder / "m.json"))
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert code in (0, 2)
+    if code == 2:
+        assert text.startswith(("calibrant: ", "Traceback")), text
+        assert len(text.strip().splitlines()) == 1
+        assert not (folder / "m.json").exists()
+
+
+def test_pickles_are_never_loaded(here: Path, capsys) -> None:
+    """An array of objects whose unpickling would leave a trace."""
+
+    class Trace:
+        def __reduce__(self):
+            return Path("trace").write_text, ("run",)
+
+    np.savez("p.npz", logits=np.array([[Trace(), 1]], dtype=object), target=np.zeros(1, dtype=int))
+    assert run("evaluate", "p.npz") == 2
+    assert "never loaded" in sentence(capsys)
+    assert not (here / "trace").exists()
+
+
+# Scale, help
+
+
+LARGE = """
+import resource, sys
+import numpy as np
+from calibrant.cli import main
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+main(["evaluate", "small.npz", "--output", "small.json", "--resamples", "20"])
+before = peak()
+main(["evaluate", "large.npz", "--output", "large.json", "--resamples", "20"])
+print("grown", peak() - before)
+"""
+
+
+def test_large_files_are_read_in_parts(here: Path) -> None:
+    logits, target = data(2000, 50)
+    np.savez("small.npz", logits=logits, target=target)
+    with zipfile.ZipFile("large.npz", "w") as archive:  # 600 MB, the same rows again and again
+        for name, array, type_ in (("logits", logits, "<f4"), ("target", target, "<i8")):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                header = {"descr": type_, "fortran_order": False, "shape": (1500 * 2000, *array.shape[1:])}
+                np.lib.format.write_array_header_1_0(stream, header)
+                for _ in range(1500):
+                    stream.write(array.astype(type_).tobytes())
+    result = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
+    assert float(re.search(r"grown (\S+)", result.stdout)[1]) < 200
+    small, large = (json.loads((here / name).read_text())["files"][0] for name in ("small.json", "large.json"))
+    assert large["samples"] == 3_000_000
+    for name in ("ece", "nll", "accuracy", "classwise_ece"):
+        assert large[name] == pytest.approx(small[name], rel=1e-9)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("here")
+def test_examples_of_the_help_work(command: str) -> None:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
+    options = {"env": environment, "capture_output": True, "text": True}
+    text = subprocess.run(["calibrant", command, "--help"], **options, check=True).stdout  # noqa: S607
+    example = re.search(r"^example:\n((?:  .*\n)+)", text, re.MULTILINE)
+    assert example, text
+    if command == "apply":
+        save("v.npz")
+        save("test.npz", seed=1)
+        assert run("calibrate", "v.npz", "test.npz") == 0
+    subprocess.run(["bash", "-ec", example[1]], **options, check=True)  # noqa: S607
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import sys; from calibrant.cli import main\n"
+    code += "try: main(['evaluate', '--help'])\nfinally: assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("here")
+def test_labels_may_be_left_out_when_applying() -> None:
+    save("v.npz")
+    logits, _ = save("t.npz", seed=1)
+    assert run("calibrate", "v.npz", "t.npz") == 0
+    np.savez("unlabelled.npz", logits=logits)
+    assert run("apply", "calibrator", "unlabelled.npz", "-o", "out.npz") == 0
+    file = open_predictions("out.npz")
+    assert not file.has_target
+    assert next(iter(file.chunks())).logits.shape == (N, K)
