@@ -1,5 +1,75 @@
-"""Data sets, in the splits of the papers."""
+"""Data sets of the papers, by name."""
 
-from calibrant.data.digits import Split, Splits, digits
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
-__all__ = ["Split", "Splits", "digits"]
+from calibrant.data.base import (
+    DataSet,
+    Files,
+    Images,
+    LongTailKind,
+    MissingDataError,
+    Part,
+    data_root,
+    long_tail,
+    long_tail_counts,
+    split_off,
+)
+from calibrant.data.digits import digits
+from calibrant.data.folders import class_folders, imagenet, imagenet_lt, tiny_imagenet
+from calibrant.data.small import SOURCES, npz, torchvision_set
+
+__all__ = [
+    "DATA",
+    "DataSet",
+    "Files",
+    "Images",
+    "LongTailKind",
+    "MissingDataError",
+    "Part",
+    "class_folders",
+    "data_root",
+    "digits",
+    "imagenet",
+    "imagenet_lt",
+    "load",
+    "long_tail",
+    "long_tail_counts",
+    "npz",
+    "split_off",
+    "tiny_imagenet",
+    "torchvision_set",
+]
+
+#: Data sets by the name that recipes and the command line use.
+DATA: Final[Mapping[str, Callable[..., DataSet]]] = {
+    "digits": digits,
+    **{name: partial(torchvision_set, name) for name in SOURCES},
+    "tiny-imagenet": tiny_imagenet,
+    "imagenet": imagenet,
+    "imagenet-lt": imagenet_lt,
+    "folders": class_folders,
+    "npz": npz,
+}
+
+
+def load(name: str, **options: Any) -> DataSet:
+    """Load a data set by its name in :data:`DATA`.
+
+    Args:
+        name: Such as ``"cifar10"``.
+        **options: Of its function, such as ``root``; those that it does not know and that are None are left out.
+    """
+    if name not in DATA:
+        close = difflib.get_close_matches(name, DATA, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"data must be one of {', '.join(DATA)}, got {name!r}{hint}")
+    accepted = inspect.signature(DATA[name]).parameters
+    given = {key: value for key, value in options.items() if value is not None}
+    unknown = [key for key in given if key not in accepted]
+    if unknown:
+        raise ValueError(f"data set {name} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
+    return DATA[name](**given)

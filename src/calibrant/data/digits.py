@@ -1,28 +1,11 @@
-from typing import NamedTuple
-
 import torch
-from torch import Tensor
 
+from calibrant.data.base import DataSet, Images, long_tail_counts
 from calibrant.extras import require
 from calibrant.validation import in_range, whole
 
 
-class Split(NamedTuple):
-    """Inputs and labels."""
-
-    x: Tensor
-    y: Tensor
-
-
-class Splits(NamedTuple):
-    """The three parts of a data set."""
-
-    train: Split
-    validation: Split
-    test: Split
-
-
-def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed: int = 0) -> Splits:
+def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed: int = 0) -> DataSet:
     r"""Handwritten digits, 8 x 8 grey pixels in [0, 1], 10 classes: scikit-learn's, no download.
 
     Each class gives ``test`` and ``validation`` images to those parts; of the rest, class k keeps
@@ -47,9 +30,10 @@ def digits(imbalance: float = 1.0, *, validation: int = 20, test: int = 70, seed
     most = min(map(len, classes)) - test - validation
     if most < 1:
         raise ValueError(f"test + validation must be less than {most + test + validation}, the images of the smallest class")
-    counts = [round(most * imbalance ** (-k / 9)) for k in range(10)]
+    counts = long_tail_counts(most, 10, imbalance)
     bounds = {"test": (0, test), "validation": (test, test + validation)}
-    parts = {name: torch.cat([members[a:b] for members in classes]) for name, (a, b) in bounds.items()}
+    split = {name: torch.cat([members[a:b] for members in classes]) for name, (a, b) in bounds.items()}
     start = test + validation
-    parts["train"] = torch.cat([m[start : start + n] for m, n in zip(classes, counts, strict=True)])
-    return Splits(**{name: Split(x[indices], y[indices]) for name, indices in parts.items()})
+    split["train"] = torch.cat([m[start : start + n] for m, n in zip(classes, counts, strict=True)])
+    train, held, rest = (Images(x[split[name]], y[split[name]]) for name in ("train", "validation", "test"))
+    return DataSet("digits", [str(k) for k in range(10)], train, held, rest, split=split)

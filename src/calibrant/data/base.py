@@ -1,0 +1,196 @@
+"""What a data set is: three parts, in memory or as files."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.validation import in_range, one_of
+
+#: Where data is looked for if no root is given.
+ROOT_VARIABLE = "CALIBRANT_DATA"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in memory.
+
+    Attributes:
+        x: ``(N, C, H, W)``, uint8 or float32 in [0, 1].
+        y: Labels ``(N,)``.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def subset(self, indices: Tensor) -> "Images":
+        """Those with the given numbers."""
+        return Images(self.x[indices], self.y[indices])
+
+    def checksum(self) -> str:
+        """A short fingerprint of inputs and labels."""
+        digest = hashlib.sha256(self.y.numpy().tobytes())
+        digest.update(np.ascontiguousarray(self.x.numpy()))
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images on disk, read when they are needed.
+
+    Attributes:
+        paths: Where they are.
+        y: Labels ``(N,)``.
+    """
+
+    paths: Sequence[str]
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def subset(self, indices: Tensor) -> "Files":
+        """Those with the given numbers."""
+        return Files([self.paths[i] for i in indices.tolist()], self.y[indices])
+
+    def checksum(self) -> str:
+        """A short fingerprint of file names, sizes and labels."""
+        digest = hashlib.sha256(self.y.numpy().tobytes())
+        for path in self.paths:
+            digest.update(f"{Path(path).name} {Path(path).stat().st_size}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+Part = Images | Files
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Three parts, and what is known about them.
+
+    Attributes:
+        name: What it is called.
+        classes: Names of the classes.
+        train: To learn from.
+        validation: To adapt losses and choose checkpoints.
+        test: To report.
+        mean: Of each channel, of values in [0, 1].
+        std: Of each channel.
+        split: Which samples of the source went where, written into the run folder.
+    """
+
+    name: str
+    classes: Sequence[str]
+    train: Part
+    validation: Part
+    test: Part
+    mean: Sequence[float] = (0.0,)
+    std: Sequence[float] = (1.0,)
+    split: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def train_counts(self) -> list[int]:
+        """Training samples of each class."""
+        counts: list[int] = torch.bincount(self.train.y, minlength=self.num_classes).tolist()
+        return counts
+
+    def limited(self, most: int, seed: int = 0) -> "DataSet":
+        """At most so many samples of each part, drawn at random; to try things out."""
+        random = torch.Generator().manual_seed(seed)
+        parts = {}
+        for name in ("train", "validation", "test"):
+            part = getattr(self, name)
+            chosen = torch.randperm(len(part), generator=random)[:most].sort().values
+            parts[name] = part.subset(chosen)
+        return replace(self, **parts)
+
+
+class MissingDataError(FileNotFoundError):
+    """Data is not where it was looked for; says where, the layout expected, and how to get it."""
+
+
+def data_root(root: str | Path | None) -> Path:
+    """The folder of all data: what is given, or the environment variable CALIBRANT_DATA, or ``data``."""
+    return Path(root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
+
+
+def split_off(y: Tensor, held: float, seed: int, *, per_class: bool = False) -> tuple[Tensor, Tensor]:
+    """Numbers of the samples that stay and of those held out, drawn at random.
+
+    Args:
+        y: Labels.
+        held: How many are held out: a number, or a fraction below 1.
+        seed: Which ones.
+        per_class: Hold out so many of each class.
+    """
+    random = torch.Generator().manual_seed(seed)
+    if per_class:
+        members = [torch.nonzero(y == k).flatten() for k in range(int(y.max()) + 1)]
+        parts = [split_off(own, held, seed + k) for k, own in enumerate(members)]
+        kept, out = (torch.cat([own[part[i]] for own, part in zip(members, parts, strict=True)]) for i in range(2))
+        return kept.sort().values, out.sort().values
+    number = round(held * len(y)) if held < 1 else int(held)
+    if not 0 <= number < max(1, len(y)):
+        raise ValueError(f"cannot hold out {held} of {len(y)} samples")
+    order = torch.randperm(len(y), generator=random)
+    return order[number:].sort().values, order[:number].sort().values
+
+
+LongTailKind = Literal["exp", "pareto", "step"]
+
+
+def long_tail_counts(most: int, classes: int, ratio: float, kind: LongTailKind = "exp") -> list[int]:
+    r"""Samples of each class of a long-tailed set, class 0 the largest.
+
+    ``"exp"``: :math:`n_k = n_0 \rho^{-k/(K-1)}` (Cui et al., CVPR 2019). ``"step"``: the second half of the classes has
+    :math:`n_0 / \rho`. ``"pareto"``: the shape of ImageNet-LT (Liu et al., CVPR 2019), a power of 6:
+    :math:`n_k = n_0 (1 + (\rho^{1/6} - 1) \frac{k}{K-1})^{-6}`.
+    """
+    in_range("ratio", ratio, 1)
+    one_of("kind", kind, ("exp", "pareto", "step"))
+    place = torch.arange(classes, dtype=torch.float64) / max(1, classes - 1)
+    if kind == "exp":
+        share = ratio**-place
+    elif kind == "step":
+        share = torch.where(torch.arange(classes) < classes // 2, 1.0, 1 / ratio).double()
+    else:
+        share = (1 + (ratio ** (1 / 6) - 1) * place) ** -6
+    return [max(1, round(most * float(s))) for s in share]
+
+
+def long_tail(
+    part: Part, ratio: float, kind: LongTailKind = "exp", seed: int = 0, *, most: int | None = None
+) -> tuple[Part, Tensor]:
+    """Cut classes down to a long tail.
+
+    Args:
+        part: A balanced set.
+        ratio: How many times as many samples the largest class keeps as the smallest.
+        kind: Shape of the tail, see :func:`long_tail_counts`.
+        seed: Which samples stay.
+        most: Samples of class 0; what the smallest class has if None.
+
+    Returns:
+        What stays, and its numbers.
+    """
+    classes = int(part.y.max()) + 1
+    members = [torch.nonzero(part.y == k).flatten() for k in range(classes)]
+    counts = long_tail_counts(most or min(map(len, members)), classes, ratio, kind)
+    random = torch.Generator().manual_seed(seed)
+    chosen = [own[torch.randperm(len(own), generator=random)][:n] for own, n in zip(members, counts, strict=True)]
+    indices = torch.cat(chosen).sort().values
+    return part.subset(indices), indices
