@@ -302,6 +302,23 @@ def _comparison_table(comparisons: Sequence[PairedComparison]) -> "Table":
     return table
 
 
+def run_table(metrics: dict[str, Any]) -> "Table":
+    """What a run came to, before and after temperature scaling."""
+    title = f"{metrics['recipe']}, {metrics['loss']}, seed {metrics['seed']}: test, {metrics['reported']}"
+    table = _table(title, "measure", ["network", f"after temperature {metrics['temperature']:.2f}"])
+    for name in ("accuracy", "nll", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece"):
+        unit, label = MEASURES[name]
+        scale, digits = (100, 2) if unit == "percent" else (1, 4)
+        cells = []
+        for part in ("test", "test_after_temperature"):
+            text, interval = f"{scale * metrics[part][name]:.{digits}f}", metrics[part]["intervals"].get(name)
+            if interval:
+                text += f" \\[{scale * interval['low']:.{digits}f}, {scale * interval['high']:.{digits}f}]"
+            cells.append(text)
+        table.add_row(label + (", %" if unit == "percent" else ""), *cells)
+    return table
+
+
 def figure(audits: Sequence[Audit]) -> "Canvas":
     """Reliability diagrams side by side."""
     from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415

@@ -6,16 +6,21 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from calibrant import __version__
 from calibrant.extras import require
 
 #: Every command, its module under ``calibrant.cli``, and what it does.
 COMMANDS = {
+    "train": "train a classifier as a recipe says; the same command again resumes",
     "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
     "apply": "calibrate a file of predictions with a saved calibrator",
+    "list": "show recipes, losses, calibrators, metrics, models or data sets",
 }
+#: Those that take fields of a recipe.
+RECIPES = ("train",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,12 +39,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     subcommands = parser.add_subcommands(required=True, dest="command")
     for name, purpose in COMMANDS.items():
-        subcommands.add_subcommand(name, import_module(f"calibrant.cli.{name}").parser(), help=purpose)
-    config = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    return _run(config)
+        subcommands.add_subcommand(name, _module(name).parser(), help=purpose)
+    own, fields = _split(list(sys.argv[1:] if arguments is None else arguments))
+    config = parser.parse_args(own)
+    return _run(config, fields)
 
 
-def _run(config: object) -> int:
+def _module(command: str) -> Any:
+    return import_module(f"calibrant.cli.{'listing' if command == 'list' else command}")
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The command's own arguments, and the fields of a recipe that train and compare take besides."""
+    module = _module(arguments[0]) if arguments and arguments[0] in RECIPES else None
+    if module is None:
+        return arguments, []
+    known = {name for action in module.parser()._actions for name in action.option_strings}  # noqa: SLF001
+    own, fields = [arguments[0]], list[str]()
+    expects = False  # whether a field's value comes next
+    for argument in arguments[1:]:
+        is_field = argument.startswith("--") and argument.split("=")[0] not in known
+        (fields if is_field or (expects and not argument.startswith("--")) else own).append(argument)
+        expects = is_field and "=" not in argument
+    return own, fields
+
+
+def _run(config: object, fields: list[str]) -> int:
     from calibrant.cli.console import error, warn
     from calibrant.predictions import InputError
 
@@ -47,7 +72,8 @@ def _run(config: object) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = warn
-            import_module(f"calibrant.cli.{command}").run(config[command])  # type: ignore[index]
+            more = [fields] if command in RECIPES else []
+            _module(command).run(config[command], *more)  # type: ignore[index]
     except (InputError, OSError, ModuleNotFoundError) as problem:
         if isinstance(problem, BrokenPipeError):  # as in calibrant evaluate ... | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -29,7 +29,7 @@ class Parser(ArgumentParser):
     """A parser whose options are written with dashes or underscores."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, formatter_class=_Help, **kwargs)
+        super().__init__(*args, formatter_class=_Help, allow_abbrev=False, **kwargs)
 
     def option(self, name: str, **kwargs: Any) -> None:
         """Add an option by its name with dashes."""

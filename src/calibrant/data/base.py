@@ -39,7 +39,7 @@ class Images:
     def checksum(self) -> str:
         """A short fingerprint of inputs and labels."""
         digest = hashlib.sha256(self.y.numpy().tobytes())
-        digest.update(np.ascontiguousarray(self.x.numpy()))
+        digest.update(np.ascontiguousarray(self.x.numpy()).tobytes())
         return digest.hexdigest()[:16]
 
 

@@ -72,7 +72,7 @@ def panel_intervals(
     on_order: dict[str, Callable[[Cells], Tensor]] = {
         "adaptive_ece": lambda c: on_cells.calibration_error(on_cells.bins_of_equal_mass(c, result.num_bins)),
         "sweep_ece": lambda c: on_cells.sweep(c)[0],
-        "smooth_ece": lambda c: on_cells.smooth_error(c, points=2**11),
+        "smooth_ece": lambda c: on_cells.smooth_error(c, points=2**9),
         "aurc": on_cells.area_under_risk_coverage,
     }
     for name, of_cells in on_order.items():

@@ -1,0 +1,128 @@
+"""``calibrant list``: what there is."""
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.cli.console import Parser, out
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+EXAMPLE = """\
+example:
+  calibrant list recipes
+  calibrant list losses
+"""
+WHAT = ("recipes", "losses", "calibrators", "metrics", "models", "data")
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    options = Parser(description="Show what calibrant knows by name.\n\n" + EXAMPLE)
+    options.add_argument("what", metavar="WHAT", help=f"One of {', '.join(WHAT)}.")
+    options.option(
+        "--data.root", metavar="PATH", help="Where recipes look for data; the variable CALIBRANT_DATA if not given."
+    )
+    return options
+
+
+def run(config: Any) -> None:
+    """Print a table."""
+    from calibrant.predictions import InputError
+
+    if config.what not in WHAT:
+        raise InputError(f"calibrant list knows {', '.join(WHAT)}; got {config.what}")
+    out.print(globals()[f"_{config.what}"](config))
+
+
+def _table(*columns: str) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    return Table(*columns, box=box.SIMPLE_HEAD)
+
+
+def _recipes(config: Any) -> "Table":
+    from calibrant.cli.train import read_recipe
+    from calibrant.train import shipped
+
+    table = _table("recipe", "data", "network", "job", "data is there", "about")
+    for name in shipped():
+        recipe = read_recipe(name, [] if config.data.root is None else ["--data.root", config.data.root])
+        job = f"{recipe.epochs} epochs, batch {recipe.batch_size}"
+        table.add_row(name, recipe.data.name, recipe.model.name, job, "yes" if _there(recipe) else "no", recipe.about)
+    return table
+
+
+def _there(recipe: Any) -> bool:
+    """Whether a recipe's data can be found, without reading it."""
+    from calibrant.data import data_root
+
+    places = {
+        "mnist": "MNIST/raw",
+        "fashion-mnist": "FashionMNIST/raw",
+        "cifar10": "cifar-10-batches-py",
+        "cifar100": "cifar-100-python",
+        "svhn": "train_32x32.mat",
+        "tiny-imagenet": "tiny-imagenet-200/train",
+        "imagenet": "imagenet/val",
+        "imagenet-lt": "imagenet/ImageNet_LT_train.txt",
+    }
+    name = recipe.data.name
+    return name == "digits" or (data_root(recipe.data.root) / (places.get(name) or recipe.data.path or "-")).exists()
+
+
+def _losses(config: Any) -> "Table":
+    del config
+    from calibrant.losses import METHODS
+
+    table = _table("key", "loss", "paper", "learns on validation data")
+    for key, method in METHODS.items():
+        table.add_row(key, method.title, method.paper, "yes" if method.adaptive else "")
+    return table
+
+
+def _calibrators(config: Any) -> "Table":
+    del config
+    from calibrant.posthoc import METHODS
+
+    table = _table("key", "calibrator", "paper", "keeps the predicted class")
+    for key, method in METHODS.items():
+        table.add_row(key, method.title, method.paper, "yes" if method.preserves_accuracy else "")
+    return table
+
+
+def _metrics(config: Any) -> "Table":
+    del config
+    from calibrant import metrics
+
+    table = _table("function", "what it measures")
+    for name in metrics.__all__:
+        item = getattr(metrics, name)
+        if callable(item) and name.islower() and name != "class_groups":
+            table.add_row(name, (item.__doc__ or "").strip().splitlines()[0])
+    return table
+
+
+def _models(config: Any) -> "Table":
+    del config
+    from calibrant.models import MODELS
+
+    table = _table("name", "network")
+    for name, function in MODELS.items():
+        table.add_row(name, (function.__doc__ or "").strip().splitlines()[0])
+    table.add_row("timm:NAME", "Any image network of timm.")
+    return table
+
+
+def _data(config: Any) -> "Table":
+    del config
+    from functools import partial
+
+    from calibrant.data import DATA
+
+    table = _table("name", "data set")
+    for name, function in DATA.items():
+        plain = function.func if isinstance(function, partial) else function
+        about = (plain.__doc__ or "").strip().splitlines()[0]
+        table.add_row(name, f"{name}, through torchvision." if isinstance(function, partial) else about)
+    return table
