@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test setup lint bench
 
 demo: $(READY)
-	$(BIN)/python examples/digits.py
+	$(BIN)/calibrant compare digits-lt --losses ce ls fl mbls cals-alm adafocal --seeds 3
 
 test: lint
 	$(BIN)/pytest

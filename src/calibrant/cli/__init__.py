@@ -14,13 +14,14 @@ from calibrant.extras import require
 #: Every command, its module under ``calibrant.cli``, and what it does.
 COMMANDS = {
     "train": "train a classifier as a recipe says; the same command again resumes",
+    "compare": "train several losses with several seeds and print the table",
     "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
     "apply": "calibrate a file of predictions with a saved calibrator",
     "list": "show recipes, losses, calibrators, metrics, models or data sets",
 }
 #: Those that take fields of a recipe.
-RECIPES = ("train",)
+RECIPES = ("train", "compare")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,11 +45,11 @@ def _recipes(config: Any) -> "Table":
     from calibrant.cli.train import read_recipe
     from calibrant.train import shipped
 
-    table = _table("recipe", "data", "network", "job", "data is there", "about")
+    table = _table("recipe", "data", "network", "job", "data is there")
     for name in shipped():
         recipe = read_recipe(name, [] if config.data.root is None else ["--data.root", config.data.root])
         job = f"{recipe.epochs} epochs, batch {recipe.batch_size}"
-        table.add_row(name, recipe.data.name, recipe.model.name, job, "yes" if _there(recipe) else "no", recipe.about)
+        table.add_row(name, recipe.data.name, recipe.model.name, job, "yes" if _there(recipe) else "no")
     return table
 
 

@@ -1,0 +1,239 @@
+"""Data sets, on small trees in the layouts that users have."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import trees
+from calibrant import data
+from calibrant.data import Files, Images, MissingDataError, long_tail, long_tail_counts, split_off
+from calibrant.train.batches import Batches, crop_and_flip
+
+
+def test_digits() -> None:
+    found = data.digits(imbalance=20, seed=3)
+    assert found.train_counts[0] == 84
+    assert found.train_counts[0] / found.train_counts[-1] == pytest.approx(20, rel=0.06)
+    assert torch.bincount(found.validation.y).tolist() == [20] * 10
+    assert torch.bincount(found.test.y).tolist() == [70] * 10
+    everything = torch.cat(list(found.split.values()))
+    assert len(everything.unique()) == len(everything)
+    again, other = data.digits(imbalance=20, seed=3), data.digits(imbalance=20, seed=4)
+    assert again.train.checksum() == found.train.checksum() != other.train.checksum()
+    assert 0 <= float(found.train.x.min()) < float(found.train.x.max()) == 1
+
+
+def test_fashion_mnist_from_its_files(tmp_path: Path) -> None:
+    trees.fashion_mnist(tmp_path)
+    found = data.load("fashion-mnist", root=tmp_path, validation=50, seed=1)
+    assert isinstance(found.train, Images)
+    assert found.train.x.shape == (250, 1, 28, 28)
+    assert found.train.x.dtype == torch.uint8
+    assert len(found.validation), len(found.test) == (50, 40)
+    assert found.classes[0] == "T-shirt/top"
+    both = torch.cat([found.split["train"], found.split["validation"]])
+    assert sorted(both.tolist()) == list(range(300))
+    assert torch.equal(found.validation.y, torch.arange(300)[found.split["validation"]] % 10)
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_cifar_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_, **__: True)  # of the full set
+    trees.cifar(tmp_path, classes)
+    found = data.load(f"cifar{classes}", root=tmp_path, validation=60)
+    assert found.train.x.shape == (240, 3, 32, 32)
+    assert found.num_classes == classes
+    assert found.classes[3] == "class 3"
+    k = int(found.test.y[7])
+    row, column = divmod(k % 16, 4)
+    assert bool((found.test.x[7, :, row * 8 : row * 8 + 8, column * 8 : column * 8 + 8] == 255).all())
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    trees.tiny_imagenet(tmp_path)
+    found = data.load("tiny-imagenet", root=tmp_path, validation=2)
+    assert found.train.x.shape == (12, 3, 64, 64)
+    assert torch.bincount(found.validation.y).tolist() == [2, 2, 2]
+    assert torch.bincount(found.test.y).tolist() == [4, 4, 4]
+    assert list(found.classes) == ["thing n1000", "thing n1001", "thing n1002"]
+    as_files = data.tiny_imagenet(tmp_path, validation=2, in_memory=False)
+    assert isinstance(as_files.train, Files)
+    assert torch.equal(as_files.train.y, found.train.y)
+    for part in (found.train, found.validation, found.test):  # the bright square tells the class
+        for x, k in zip(part.x, part.y.tolist(), strict=True):
+            assert x[:, :16, 16 * k : 16 * k + 16].float().mean() > 240
+
+
+def test_imagenet_divides_the_official_validation_set(tmp_path: Path) -> None:
+    trees.imagenet(tmp_path)
+    found = data.load("imagenet", root=tmp_path, validation=0.2)
+    assert (len(found.train), len(found.validation), len(found.test)) == (18, 6, 24)
+    assert not set(found.validation.paths) & set(found.test.paths)
+    assert data.load("imagenet", root=tmp_path, validation=0.5).test.y.numel() == 15
+
+
+def test_imagenet_lt_follows_the_lists(tmp_path: Path) -> None:
+    trees.imagenet(tmp_path)
+    found = data.load("imagenet-lt", root=tmp_path)
+    assert found.train_counts == [6, 3, 1]
+    assert torch.bincount(found.validation.y).tolist() == [2, 2, 2]
+    assert torch.bincount(found.test.y).tolist() == [5, 5, 5]
+    assert list(found.classes) == ["n1000", "n1001", "n1002"]
+    assert all(Path(path).exists() for part in (found.train, found.validation, found.test) for path in part.paths)
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    trees.class_tree(tmp_path / "mine", {"train": 10, "test": 2})
+    found = data.load("folders", path="mine", root=tmp_path, validation=0.2)
+    assert (len(found.train), len(found.validation), len(found.test)) == (24, 6, 6)
+    trees.class_tree(tmp_path / "mine", {"val": 3})
+    assert len(data.load("folders", path=tmp_path / "mine").validation) == 9
+
+
+def test_npz(tmp_path: Path) -> None:
+    x = np.stack([trees.image(k % 4, 16) for k in range(40)])
+    y = np.arange(40) % 4
+    np.savez(tmp_path / "a.npz", train_x=x, train_y=y, test_x=x[:8], test_y=y[:8], classes=np.array(list("abcd")))
+    found = data.load("npz", path="a.npz", root=tmp_path, validation=0.25)
+    assert found.train.x.shape == (30, 3, 16, 16)
+    assert list(found.classes) == list("abcd")
+    assert found.mean == pytest.approx([float(x[..., c].mean()) / 255 for c in range(3)], abs=1e-3)
+    np.savez(tmp_path / "b.npz", train_x=x, train_y=y, test_x=x[:8])
+    with pytest.raises(ValueError, match="has no array test_y; it has train_x, train_y, test_x"):
+        data.load("npz", path=tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", train_x=x.astype(object), train_y=y, test_x=x, test_y=y)
+    with pytest.raises(ValueError, match="cannot be read as an .npz of numbers"):
+        data.load("npz", path=tmp_path / "c.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fashion-mnist", "expected FashionMNIST/raw/.* say --data.download true to download it"),
+        ("cifar10", "cifar10 is not in .*: expected cifar-10-batches-py/ there"),
+        ("svhn", "expected {train,test}_32x32.mat"),
+        ("tiny-imagenet", "tiny-imagenet-200 is not in .* with wnids.txt, train/WNID/images"),
+        ("imagenet", "imagenet is not in .* with train/WNID"),
+        ("imagenet-lt", "with ImageNet_LT_train.txt"),
+    ],
+)
+def test_missing_data_is_named_with_its_place_and_layout(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(MissingDataError, match=message) as caught:
+        data.load(name, root=tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match="data must be one of digits, mnist.*did you mean 'cifar10'"):
+        data.load("cifer10")
+    with pytest.raises(ValueError, match="data set digits takes no option 'colour'"):
+        data.load("digits", colour=3)
+
+
+@pytest.mark.parametrize("kind", ["exp", "pareto", "step"])
+def test_long_tails(kind) -> None:
+    counts = long_tail_counts(1000, 50, 100, kind)
+    assert counts[0] == 1000
+    assert counts[-1] == 10
+    assert counts == sorted(counts, reverse=True)
+    if kind == "exp":
+        assert counts[25] == pytest.approx(1000 * 100 ** (-25 / 49), abs=1)
+    part = Images(torch.zeros(500, 1, 2, 2), torch.arange(500) % 5)
+    small, indices = long_tail(part, 10, kind, seed=1)
+    assert torch.bincount(small.y).tolist() == long_tail_counts(100, 5, 10, kind)
+    assert torch.equal(part.y[indices], small.y)
+
+
+def test_the_pareto_tail_has_the_shape_of_imagenet_lt() -> None:
+    counts = np.array(long_tail_counts(1280, 1000, 256, "pareto"))
+    assert 0.7 < counts.sum() / 115_846 < 1.5  # the published one; an exponential tail has twice as many
+    assert np.array(long_tail_counts(1280, 1000, 256, "exp")).sum() / 115_846 > 1.9
+
+
+def test_splits() -> None:
+    y = torch.arange(100) % 4
+    kept, out = split_off(y, 0.3, seed=1)
+    assert len(out) == 30
+    assert sorted([*kept.tolist(), *out.tolist()]) == list(range(100))
+    assert torch.equal(split_off(y, 30, seed=1)[1], out)
+    assert not torch.equal(split_off(y, 30, seed=2)[1], out)
+    assert torch.bincount(y[split_off(y, 5, seed=1, per_class=True)[1]]).tolist() == [5] * 4
+
+
+# Batches
+
+
+def test_augmentation_as_a_batch_has_the_statistics_of_one_by_one() -> None:
+    """Where each pixel ends up, over many draws of both."""
+    marks = torch.zeros(1, 3, 12, 12, dtype=torch.uint8)
+    marks[0, :, 5, 4] = 200
+    marks[0, 1, 2, 9] = 100
+    count = 6000
+    batch = crop_and_flip(marks.expand(count, -1, -1, -1), torch.Generator().manual_seed(0)).double()
+    torch.manual_seed(0)
+    per_sample = v2.Compose([v2.RandomCrop(12, padding=4), v2.RandomHorizontalFlip()])
+    alone = torch.stack([per_sample(marks[0]) for _ in range(count)]).double()
+    error = 200 * (2 / (81 * count)) ** 0.5
+    assert (batch.mean(0) - alone.mean(0)).abs().max() < 6 * error
+    pairs = [(x[:, 0, 3:7, 3:7] > 0).flatten(1).double() for x in (batch, alone)]  # images move as a whole
+    assert (pairs[0].mean(0) - pairs[1].mean(0)).abs().max() < 0.02
+    assert set(batch.unique().tolist()) == {0, 100, 200}
+    assert {int(x) for x in (batch[:, 0] == 200).sum((1, 2))} == {1}
+
+
+def batches(part: Images, size: int, **options) -> Batches:
+    whole = data.DataSet("x", ["a", "b"], part, part, part, (0.5,), (2.0,))
+    return Batches(whole, part, size, **options)
+
+
+PART = Images((torch.arange(23 * 64) % 256).to(torch.uint8).view(23, 1, 8, 8), torch.arange(23))
+
+
+def test_every_sample_comes_once_in_an_order_of_the_epoch() -> None:
+    loader = batches(PART, 5, seed=1, train=True)
+    orders = []
+    for epoch in (0, 1, 0):
+        loader.epoch = epoch
+        found = list(loader)
+        assert len(found) == len(loader) == 5
+        assert [whole for _, _, whole in found] == [5, 5, 5, 5, 3]
+        orders.append(torch.cat([y for _, y, _ in found]).tolist())
+        assert sorted(orders[-1]) == list(range(23))
+    assert orders[0] == orders[2] != orders[1] != list(range(23))
+    x = next(iter(loader))[0]
+    expected = (PART.x[orders[0][:5]].float() / 255 - 0.5) / 2
+    torch.testing.assert_close(x, expected)
+    assert len(list(batches(PART, 5, train=True, drop_last=True))) == len(batches(PART, 5, train=True, drop_last=True)) == 4
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_share_every_batch_and_pad_nothing(world: int) -> None:
+    ranks = [list(batches(PART, 5, seed=1, train=True, rank=r, world=world)) for r in range(world)]
+    alone = list(batches(PART, 5, seed=1, train=True))
+    for step, whole in enumerate(alone):
+        together = torch.cat([rank[step][1] for rank in ranks])
+        assert sorted(together.tolist()) == sorted(whole[1].tolist())
+    seen = Counter(y for r in range(world) for _, ys, _ in batches(PART, 6, rank=r, world=world) for y in ys.tolist())
+    assert seen == Counter(range(23))
+
+
+def test_files_are_read_and_resized(tmp_path: Path) -> None:
+    trees.imagenet(tmp_path)
+    found = data.imagenet(tmp_path)
+    for workers in (0, 2):
+        runs = []
+        for _ in range(2):
+            torch.manual_seed(workers + len(runs))  # what is drawn in workers follows from seed and epoch alone
+            loader = Batches(found, found.train, 4, seed=1, train=True, augmentation="timm", size=32, workers=workers)
+            if workers == 0:
+                torch.manual_seed(7)
+            runs.append([(x, y) for x, y, _ in loader])
+        assert runs[0][0][0].shape == (4, 3, 32, 32)
+        assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(*runs, strict=True))
+    plain = [x for x, _, _ in Batches(found, found.test, 5, size=32)]
+    assert sum(map(len, plain)) == 24
+    assert abs(float(torch.cat(plain).mean())) < 2

@@ -1,0 +1,85 @@
+"""Small data sets on disk, in the layouts that users have."""
+
+import gzip
+import pickle
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+RANDOM = np.random.default_rng(0)
+
+
+def image(label: int, size: int, channels: int = 3) -> np.ndarray:
+    """Noise with a bright square whose place tells the class."""
+    pixels = RANDOM.integers(0, 120, size=(size, size, channels), dtype=np.uint8)
+    step = size // 4
+    row, column = divmod(label % 16, 4)
+    pixels[row * step : (row + 1) * step, column * step : (column + 1) * step] = 255
+    return pixels
+
+
+def save(path: Path, label: int, size: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image(label, size)).save(path, format="JPEG")
+
+
+def idx(path: Path, array: np.ndarray, *, compressed: bool = False) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+    content = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if compressed else content)
+
+
+def fashion_mnist(root: Path, train: int = 300, test: int = 40, name: str = "FashionMNIST") -> None:
+    for part, count in (("train", train), ("t10k", test)):
+        y = np.arange(count) % 10
+        x = np.stack([image(k, 28, 1)[..., 0] for k in y])
+        idx(root / name / "raw" / f"{part}-images-idx3-ubyte", x)
+        idx(root / name / "raw" / f"{part}-labels-idx1-ubyte", y)
+
+
+def cifar(root: Path, classes: int, train: int = 300, test: int = 40) -> None:
+    folder = root / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def batch(count: int) -> dict[str, object]:
+        y = (np.arange(count) % classes).tolist()
+        x = np.stack([image(k, 32).transpose(2, 0, 1).reshape(-1) for k in y])
+        return {"data": x, "labels" if classes == 10 else "fine_labels": y}
+
+    names = [f"data_batch_{i}" for i in range(1, 6)] if classes == 10 else ["train"]
+    for name in names:
+        (folder / name).write_bytes(pickle.dumps(batch(train // len(names))))
+    (folder / ("test_batch" if classes == 10 else "test")).write_bytes(pickle.dumps(batch(test)))
+    key, meta = ("label_names", "batches.meta") if classes == 10 else ("fine_label_names", "meta")
+    (folder / meta).write_bytes(pickle.dumps({key: [f"class {k}" for k in range(classes)]}))
+
+
+def tiny_imagenet(root: Path, classes: int = 3, train: int = 6, test: int = 4) -> None:
+    folder = root / "tiny-imagenet-200"
+    names = [f"n{1000 + k}" for k in range(classes)]
+    for k, name in enumerate(names):
+        for i in range(train):
+            save(folder / "train" / name / "images" / f"{name}_{i}.JPEG", k, 64)
+    rows = []
+    for i in range(test * classes):
+        save(folder / "val" / "images" / f"val_{i}.JPEG", i % classes, 64)
+        rows.append(f"val_{i}.JPEG\t{names[i % classes]}\t0\t0\t63\t63")
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(rows) + "\n")
+    (folder / "wnids.txt").write_text("\n".join(reversed(names)) + "\n")
+    (folder / "words.txt").write_text("".join(f"{name}\tthing {name}, other name\n" for name in names))
+
+
+def class_tree(folder: Path, parts: dict[str, int], classes: int = 3, size: int = 48) -> None:
+    for part, count in parts.items():
+        for k in range(classes):
+            for i in range(count):
+                save(folder / part / f"n{1000 + k}" / f"{part}_{k}_{i}.JPEG", k, size + 8 * (i % 3))
+
+
+def imagenet(root: Path) -> None:
+    class_tree(root / "imagenet", {"train": 6, "val": 10})
+    for part, source, counts in (("train", "train", (6, 3, 1)), ("val", "train", (2, 2, 2)), ("test", "val", (5, 5, 5))):
+        lines = [f"{source}/n{1000 + k}/{source}_{k}_{i}.JPEG {k}" for k, n in enumerate(counts) for i in range(n)]
+        (root / "imagenet" / f"ImageNet_LT_{part}.txt").write_text("\n".join(lines) + "\n")
