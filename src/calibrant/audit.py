@@ -146,7 +146,8 @@ def measure(
     file.require_target()
     counts = counts if counts is not None else file.train_counts
     groups = {} if counts is None else class_groups(counts)
-    panel = CalibrationPanel(file.num_classes, num_bins, ignore_index=file.ignore_index, groups=groups)
+    alone = {"sync_on_compute": False}  # one process audits, also after distributed training
+    panel = CalibrationPanel(file.num_classes, num_bins, ignore_index=file.ignore_index, groups=groups, **alone)
     images = stats.ImageBins(num_bins) if file.shape else None
     kept: dict[str, list[Tensor]] = {"labels": [], "confidence": [], "correct": [], "nll": []}
     for chunk in file.chunks():

@@ -9,7 +9,7 @@ from rich.console import Console
 from test_classes import data, updated
 
 from calibrant import functional as cal
-from calibrant import metrics
+from calibrant import metrics, stats
 
 K = 6
 EXACT = ["accuracy", "nll", "ece", "overconfidence", "underconfidence", "mce", "classwise_ece", "mean_iou"]
@@ -108,3 +108,13 @@ def test_memory_is_constant_over_500_updates() -> None:
     assert peak() - before < 8 * 1024
     assert sum(value.numel() * value.element_size() for value in panel.metric_state.values()) == state < 3e6
     assert int(panel.own_counts.sum()) == 500 * int((target != 255).sum())
+
+
+def test_one_bin_and_one_cell() -> None:
+    panel = metrics.CalibrationPanel(2, num_bins=1)
+    panel.update(torch.tensor([[2.0, 0.0]]).expand(8, 2), torch.tensor([0, 0, 0, 0, 0, 0, 1, 1]))
+    result = panel.compute()
+    assert result.bins.counts.shape == result.cells.counts.shape == (1,)
+    assert result.to_dict()["bins"]["counts"] == [8]
+    assert result.ece == pytest.approx(float(torch.tensor(2.0).sigmoid()) - 0.75, rel=1e-5)
+    assert stats.panel_intervals(result)["ece"].value == result.ece

@@ -62,6 +62,13 @@ class Group(NamedTuple):
     brier: float
 
 
+class Held:
+    """Tensors of a result, in a class that torchmetrics does not look into: it would take the dimension off a single bin."""
+
+    def __init__(self, bins: BinStatistics, class_bins: BinStatistics, cells: Cells) -> None:
+        self.bins, self.class_bins, self.cells = bins, class_bins, cells
+
+
 class PanelResult(NamedTuple):
     """What a :class:`CalibrationPanel` measured; fractions.
 
@@ -93,9 +100,22 @@ class PanelResult(NamedTuple):
     brier_error: float
     classes: list[Group]
     groups: dict[str, Group]
-    bins: BinStatistics
-    class_bins: BinStatistics
-    cells: Cells
+    held: Held
+
+    @property
+    def bins(self) -> BinStatistics:
+        """Bins of the predicted class's confidence."""
+        return self.held.bins
+
+    @property
+    def class_bins(self) -> BinStatistics:
+        """Bins of each class's probability, ``(K, num_bins)``."""
+        return self.held.class_bins
+
+    @property
+    def cells(self) -> Cells:
+        """Outcomes in order of confidence."""
+        return self.held.cells
 
     @property
     def recipe(self) -> dict[str, str]:
@@ -289,7 +309,5 @@ class CalibrationPanel(LogitsMetric):
             brier_error=float(errors[1]),
             classes=self._groups([[k] for k in range(len(own.counts))]),
             groups=dict(zip(self.groups, self._groups(list(self.groups.values())), strict=True)),
-            bins=bins,
-            class_bins=of_class,
-            cells=cells,
+            held=Held(bins, of_class, cells),
         )

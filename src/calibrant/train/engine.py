@@ -106,9 +106,10 @@ class Module(lightning.LightningModule):
         loss: Tensor = self.loss(self.network(x), y)
         self._losses.append(loss.detach())
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
+            rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             raise DivergedError(
-                f"the loss became {float(loss)} in epoch {self.current_epoch}, batch {batch_idx}; lower optimizer.lr "
-                f"(now {self.trainer.optimizers[0].param_groups[0]['lr']:g}), set trainer.gradient_clip_val, or check inputs"
+                f"the loss became {float(loss.detach())} in epoch {self.current_epoch}, batch {batch_idx}; lower "
+                f"optimizer.lr (now {rate:g}), set trainer.gradient_clip_val, or check the inputs"
             )
         share = len(y) * self.trainer.world_size / whole
         return loss if share == 1 else share * loss

@@ -1,0 +1,210 @@
+"""The commands that train, as a user calls them."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import trees
+from calibrant.cli import main
+from calibrant.train import shipped
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CALIBRANT_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    trees.fashion_mnist(root)
+    trees.cifar(root, 10)
+    trees.cifar(root, 100)
+    trees.tiny_imagenet(root, train=8)
+    trees.imagenet(root)
+    return root
+
+
+EXPECTED = [
+    "digits", "digits-lt", "fashion-mnist", "fashion-mnist-lt", "cifar10-lt-resnet32", "tiny-imagenet-resnet50",
+    *(f"{data}-{net}" for data in ("cifar10", "cifar100") for net in ("resnet50", "resnet110", "wrn26-10", "densenet121")),
+    *(f"{data}-{net}" for data in ("imagenet", "imagenet-lt") for net in ("resnet50", "swinv2t")),
+]  # fmt: skip
+
+
+def test_all_recipes_are_shipped() -> None:
+    assert shipped() == sorted(EXPECTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_recipe_runs(data: Path, here: Path, capsys, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_, **__: True)  # of the full set
+    small = {"tiny-imagenet-resnet50": "2", "fashion-mnist": "30", "fashion-mnist-lt": "30", "imagenet": "0.2"}
+    held = small.get(name, "30" if name.startswith("cifar") else None)
+    fields = [] if held is None else ["--data.validation", held]
+    precision = ["--trainer.precision", "32"] if name.startswith("imagenet") else []
+    command = ["train", name, "--dry-run", "--data.root", str(data), "--batch_size", "2", "--eval_batch_size", "2"]
+    assert main([*command, "--loss", "cals-alm", "--data.workers", "0", *fields, *precision]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^{name}: [\d,]+ train, [\d,]+ validation, [\d,]+ test samples of \d+ classes", text)
+    assert re.search(r": [\d,]+ parameters; loss cals-alm", text)
+    assert re.search(r"about [\d.]+ (hours|minutes|seconds) on this machine", text)
+    assert not list(here.iterdir())
+
+
+def test_train_resolves_trains_and_reports(here: Path, capsys) -> None:
+    command = ["train", "digits-lt", "--loss", "mbls", "--loss.margin", "6", "--epochs", "2", "--seed", "3", "--quiet"]
+    assert main([*command, "--optimizer.lr=0.001", "--out", "runs/a"]) == 0
+    text = capsys.readouterr().out
+    assert "digits-lt, mbls, seed 3: test, last checkpoint, epoch 1" in text
+    assert "wrote runs/a" in text
+    recipe = yaml.safe_load((here / "runs/a/recipe.yaml").read_text())
+    assert recipe["loss"] == {"name": "mbls", "options": {"margin": 6}}
+    assert recipe["optimizer"]["lr"] == 0.001
+    assert recipe["data"]["options"] == {"imbalance": 20}
+    assert main(["evaluate", "runs/a"]) == 0
+    metrics = json.loads((here / "runs/a/metrics.json").read_text())
+    assert json.loads((here / "metrics.json").read_text())["files"][0]["ece"] == pytest.approx(metrics["test"]["ece"])
+    assert main(["calibrate", "runs/a", "runs/a"]) == 0
+    assert list(metrics["test"]["groups"]) == ["head", "medium", "tail"]
+
+
+def test_a_recipe_of_ones_own(here: Path, capsys) -> None:
+    x = np.stack([trees.image(k % 4, 16) for k in range(60)])
+    np.savez("mine.npz", train_x=x, train_y=np.arange(60) % 4, test_x=x[:20], test_y=np.arange(20) % 4)
+    (here / "mine.yaml").write_text(
+        "data: {name: npz, path: mine.npz, validation: 0.2}\nmodel: {name: mlp, options: {hidden: [16]}}\n"
+        "optimizer: {name: adam, lr: 0.01}\nepochs: 2\nbatch_size: 16\n"
+    )
+    assert main(["train", "mine.yaml", "--quiet"]) == 0
+    assert (here / "runs/mine/ce-seed0/metrics.json").exists()
+    capsys.readouterr()
+    (here / "mine.yaml").write_text("data: {nmae: npz}\n")
+    assert main(["train", "mine.yaml", "--quiet"]) == 2
+    assert "nmae" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digit-lt"], "there is no recipe 'digit-lt', and no such file; did you mean digits-lt"),
+        (["digits-lt", "--epochs", "many"], "epochs"),
+        (["digits-lt", "--loss", "zebra"], "loss.name must be one of ce, ls, ecp"),
+        (["digits-lt", "--loss", "ls", "--loss.margin", "3"], "loss.margin is not known; allowed are loss.alpha"),
+        (["digits-lt", "--optimizer", "lbfgs"], "Expected a typing.Literal['sgd', 'adam', 'adamw']. Got value: lbfgs"),
+        (["digits-lt", "--optimizer.rate", "3"], "--optimizer.rate"),
+        (["digits-lt", "--trainer.device", "2"], "trainer.device is not known; did you mean trainer.devices?"),
+        (["digits-lt", "--model", "os.system"], "is code outside calibrant, which runs only with --allow-code"),
+        (["fashion-mnist"], "fashion-mnist is not in data: expected FashionMNIST/raw"),
+        (["digits-lt", "--optimizer", "sgd", "--optimizer.lr", "1e12"], "the last good checkpoint stays in"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_goes_wrong_is_said_in_a_sentence(capsys, arguments: list[str], message: str) -> None:
+    assert main(["train", *arguments, "--quiet"]) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_compare_trains_only_what_is_missing(here: Path, capsys) -> None:
+    command = [
+        "compare",
+        "digits-lt",
+        "--epochs",
+        "2",
+        "--seeds",
+        "2",
+        "--out",
+        "study",
+        "--quiet",
+        "--losses",
+        "ce",
+        "mbls",
+    ]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    times = {path: path.stat().st_mtime_ns for path in here.rglob("metrics.json")}
+    assert {path.parent.name for path in times} == {"ce-seed0", "ce-seed1", "mbls-seed0", "mbls-seed1"}
+    assert main([*command, "cals-alm"]) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    rows = list(csv.DictReader((here / "study/table.csv").open()))
+    assert [row["method"] for row in rows] == ["ce", "mbls", "cals-alm"]
+    eces = [json.loads((here / f"study/ce-seed{s}/metrics.json").read_text())["test"]["ece"] for s in (0, 1)]
+    assert float(rows[0]["ece_mean"]) == pytest.approx(np.mean(eces))
+    assert float(rows[0]["ece_std"]) == pytest.approx(np.std(eces, ddof=1))
+    assert f"{100 * np.mean(eces):.2f} ± {100 * np.std(eces, ddof=1):.2f}" in text
+    assert (here / "study/table.md").read_text().startswith("digits-lt: 700 test samples, 2 seeds, 2 epochs, 15 bins")
+
+
+@pytest.mark.usefixtures("here")
+def test_one_failure_does_not_stop_the_others(capsys) -> None:
+    command = ["compare", "digits-lt", "--epochs", "1", "--seeds", "1", "--quiet", "--losses", "ce", "ls", "--out", "s"]
+    (Path("s") / "ce-seed0").mkdir(parents=True)
+    (Path("s") / "ce-seed0" / "note.txt").write_text("not a run")
+    assert main(command) == 0
+    done = capsys.readouterr()
+    assert "ls " in done.out
+    assert "ce, seed 0 failed: s/ce-seed0 exists and is not a run folder" in done.err
+
+
+@pytest.mark.parametrize("what", ["recipes", "losses", "calibrators", "metrics", "models", "data"])
+def test_list(data: Path, capsys, what: str) -> None:
+    assert main(["list", what, "--data.root", str(data)]) == 0
+    text = capsys.readouterr().out
+    expected = {"recipes": "imagenet-lt-swinv2t", "losses": "cals-alm", "calibrators": "dirichlet", "metrics": "sweep_ece"}
+    assert expected.get(what, "resnet110" if what == "models" else "tiny-imagenet") in text
+    if what == "recipes":
+        there = {line.split()[0]: line.split()[-1] for line in text.splitlines() if re.match(r"  \w+", line)}
+        assert there["digits-lt"] == there["fashion-mnist"] == there["cifar10-resnet50"] == "yes"
+        assert main(["list", "recipes", "--data.root", str(data / "nowhere")]) == 0
+        assert re.search(r"fashion-mnist .* no ", capsys.readouterr().out)
+    assert main(["list", "zebras"]) == 2
+
+
+# Real data
+
+
+@pytest.fixture(scope="module")
+def real() -> Path:
+    root = Path(os.environ.get("CALIBRANT_DATA", ""))
+    if not (root / "arrays" / "cifar10.npz").exists():
+        pytest.skip("needs CALIBRANT_DATA with arrays/cifar10.npz and FashionMNIST")
+    return root
+
+
+def test_fashion_mnist_from_its_idx_files(real: Path, tmp_path: Path) -> None:
+    command = ["train", "fashion-mnist", "--loss", "cals-alm", "--epochs", "2", "--data.limit", "3000", "--quiet"]
+    assert main([*command, "--data.root", str(real), "--out", str(tmp_path / "run")]) == 0
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert metrics["test"]["accuracy"] > 0.65
+    assert metrics["test"]["classes"][9]["name"] == "Ankle boot"
+
+
+def test_long_tailed_cifar10_from_an_npz(real: Path, tmp_path: Path) -> None:
+    command = ["train", "cifar10-lt-resnet32", "--loss", "mbls", "--epochs", "2", "--data.limit", "512", "--quiet"]
+    command += ["--data", "npz", "--data.path", "arrays/cifar10.npz", "--data.root", str(real), "--batch_size", "32"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    metrics = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert metrics["parameters"] == 464_154
+    assert metrics["test"]["samples"] == 512
+    counts = json.loads((tmp_path / "run/environment.json").read_text())["train_counts"]
+    assert counts[0] > 20 * counts[9]
+
+
+def test_the_demo_of_the_makefile() -> None:
+    root = Path(__file__).parents[2]
+    text = subprocess.run(["make", "--dry-run", "demo"], cwd=root, capture_output=True, text=True, check=True).stdout  # noqa: S607
+    assert "calibrant compare digits-lt --losses ce ls fl mbls cals-alm adafocal --seeds 3" in text
+    assert sys.version_info >= (3, 10)
