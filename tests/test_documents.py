@@ -16,6 +16,7 @@ from torch import nn
 from calibrant import metrics, plots, posthoc, stats
 from calibrant.cli import COMMANDS
 from calibrant.cli import main as calibrant
+from calibrant.cli.train import read_recipe
 from calibrant.losses import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,12 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
                 pass
             case ["calibrant", name]:  # a mention
                 assert name in COMMANDS
+            case ["calibrant", "train" | "compare", recipe, *arguments] if not recipe.startswith("digits"):
+                fields = [a for a in arguments if a not in ("--quiet", "--dry-run")]  # its data is not at hand
+                read_recipe(recipe, fields).check()
+            case ["calibrant", "train" | "compare", *_]:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    assert calibrant([*command[1:], "--epochs", "1", "--quiet"]) == 0, command
             case ["calibrant", *arguments]:
                 with contextlib.redirect_stdout(io.StringIO()):
                     assert calibrant(arguments) == 0, command

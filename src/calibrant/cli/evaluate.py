@@ -53,7 +53,7 @@ def run(config: Any) -> None:
     counts = None if config.counts is None else read_counts(config.counts, files[0].num_classes)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
     audits: list[Audit] = []
-    names = audit.short_names([file.path for file in files])
+    names = audit.short_names([Path(path) for path in config.files])
     for file, name in zip(files, names, strict=True):
         with progress(f"reading {name}", file.count()) as advance:
             audits.append(audit.measure(file, name, counts=counts, keep=len(files) > 1, advance=advance, **options))
