@@ -11,6 +11,7 @@ EXTRAS = {
     "matplotlib": "train",
     "plotly": "train",
     "pyarrow": "train",
+    "ray": "ray",
     "rich": "train",
     "safetensors": "train",
     "segmentation_models_pytorch": "vision",

@@ -18,6 +18,7 @@ COMMANDS = {
     "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
     "apply": "calibrate a file of predictions with a saved calibrator",
+    "report": "write a self-contained page of a study, of runs, or of files of predictions",
     "list": "show recipes, losses, calibrators, metrics, models or data sets",
 }
 #: Those that take fields of a recipe.

@@ -71,10 +71,9 @@ def run(config: Any) -> None:
             audit.figure(audits).savefig(temporary)
         wrote(config.figure)
     if config.report is not None:
-        from calibrant.report import write_audit
+        from calibrant.report import write_report
 
-        with replacing(config.report, force=config.force) as temporary:
-            write_audit(temporary, audits, comparisons)
+        write_report(config.report, audits, force=config.force)
         wrote(config.report)
 
 

@@ -7,12 +7,13 @@ require("matplotlib", "calibrant.plots")
 from calibrant.plots.dense import PixelReliability  # noqa: E402
 from calibrant.plots.paths import GammaPath, MetricPath, MultiplierPath  # noqa: E402
 from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
-from calibrant.plots.tradeoffs import AccuracyVsECE, RiskCoverage  # noqa: E402
+from calibrant.plots.tradeoffs import AccuracyVsECE, MethodBars, RiskCoverage  # noqa: E402
 
 __all__ = [
     "AccuracyVsECE",
     "ConfidenceHistogram",
     "GammaPath",
+    "MethodBars",
     "MetricPath",
     "MultiplierPath",
     "PixelReliability",

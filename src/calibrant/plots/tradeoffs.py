@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant.metrics import calibration
 from calibrant.metrics.cells import area_under_risk_coverage
-from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, percent, styled
+from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, percent, styled
 from calibrant.validation import whole
 
 MARKERS = "osD^vP*X<>hp"
@@ -121,4 +121,33 @@ class RiskCoverage(Figure):
         ax.set(xlabel="coverage, %", ylabel="error rate, %", xlim=(0, 100))
         ax.set_ylim(bottom=0)
         ax.legend(loc="upper left")
+        return ax
+
+
+@dataclass(frozen=True)
+class MethodBars(Figure):
+    """Mean of each measure for each method, with the standard deviation over seeds (AdaFocal, Appendix H).
+
+    Attributes:
+        names: Names of the methods.
+        values: For each measure, the values over seeds of each method, fractions.
+    """
+
+    names: list[str]
+    values: dict[str, list[list[float]]]
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw a row of bars for each measure."""
+        rows = len(self.values)
+        ax = new_axes(0.9 + 0.55 * len(self.names), 0.6 + 1.15 * rows) if ax is None else ax
+        for own, (measure, groups) in zip(panels(ax, rows, 1, gap=0.08), self.values.items(), strict=True):
+            scale = 1 if measure in ("nll", "brier") else 100
+            means = [scale * float(np.mean(group)) for group in groups]
+            spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
+            colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
+            own.bar(range(len(self.names)), means, yerr=spread, color=colours, width=0.7, error_kw={"elinewidth": 0.8})
+            own.set_ylabel(measure.replace("_", " ") + (", %" if scale == 100 else ""), fontsize=6)
+            own.set_xticks(range(len(self.names)), [])
+        own.set_xticks(range(len(self.names)), self.names, rotation=30, ha="right")
         return ax

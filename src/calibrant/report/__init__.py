@@ -1,5 +1,5 @@
 """Self-contained HTML pages."""
 
-from calibrant.report.audit import write_audit
+from calibrant.report.page import collect, write_report
 
-__all__ = ["write_audit"]
+__all__ = ["collect", "write_report"]

@@ -1,20 +1,44 @@
-"""From runs to a table: mean and spread over seeds, before and after temperature scaling."""
+"""From runs to tables: mean and spread over seeds, before and after temperature scaling, and what is significant."""
 
 import csv
 import io
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from calibrant import stats
 from calibrant.extras import require
-from calibrant.metrics.panel import MEASURES
+from calibrant.metrics import debiased_ece, sweep_ece
+from calibrant.outcomes import Outcomes, top_label
+from calibrant.posthoc import TemperatureScaling
+from calibrant.predictions import open_predictions
+from calibrant.study.grid import Cell
+from calibrant.tensors import check
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Measures of the table, and which way is better.
-COLUMNS = {"accuracy": max, "ece": min, "adaptive_ece": min, "nll": min}
+#: Measures of the tables: title, whether in percent, and whether more is better.
+MEASURES: dict[str, tuple[str, bool, bool]] = {
+    "accuracy": ("accuracy", True, True),
+    "error": ("error", True, False),
+    "ece": ("ECE", True, False),
+    "adaptive_ece": ("AdaECE", True, False),
+    "classwise_ece": ("classwise ECE", True, False),
+    "debiased_ece": ("debiased ECE, 15 bins", True, False),
+    "debiased_ece_30": ("debiased ECE, 30 bins", True, False),
+    "sweep_ece_width": ("sweep ECE, equal width", True, False),
+    "sweep_ece": ("sweep ECE, equal mass", True, False),
+    "smooth_ece": ("smooth ECE", True, False),
+    "nll": ("NLL", False, False),
+    "brier": ("Brier", False, False),
+}
+USUAL = ("accuracy", "ece", "adaptive_ece", "nll")
+#: Those that temperature scaling leaves as they are.
+FIXED = ("accuracy", "error")
 
 
 @dataclass(frozen=True)
@@ -23,107 +47,239 @@ class Summary:
 
     Attributes:
         method: Its name.
-        seeds: Number of runs.
+        seeds: Its seeds.
         before: Values over seeds by measure.
         after: The same after temperature scaling.
         temperatures: One per seed.
+        p_values: Of ECE and accuracy, against the first method, by paired bootstrap of all seeds' test samples.
+        differences: The first method's ECE minus this one's, with interval.
     """
 
     method: str
-    seeds: int
+    seeds: Sequence[int]
     before: Mapping[str, Sequence[float]]
     after: Mapping[str, Sequence[float]]
     temperatures: Sequence[float]
+    p_values: Mapping[str, float] = field(default_factory=dict)
+    differences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def mean(self, name: str, *, after: bool = False) -> float:
+        """Mean over seeds."""
+        return statistics.mean((self.after if after else self.before)[name])
+
+    def spread(self, name: str, *, after: bool = False) -> float:
+        """Standard deviation over seeds, NaN of one."""
+        values = (self.after if after else self.before)[name]
+        return statistics.stdev(values) if len(values) > 1 else float("nan")
+
+    def interval(self, name: str, *, after: bool = False) -> tuple[float, float]:
+        """95 % interval of the mean over seeds, by Student's t; NaN of one seed."""
+        values = (self.after if after else self.before)[name]
+        if len(values) < 2:
+            return float("nan"), float("nan")
+        half = _student(len(values) - 1) * self.spread(name, after=after) / len(values) ** 0.5
+        return statistics.mean(values) - half, statistics.mean(values) + half
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
 
 
-def summarise(runs: Mapping[str, Sequence[Mapping[str, Any]]], columns: Sequence[str] = tuple(COLUMNS)) -> list[Summary]:
-    """Rows from the metrics of each method's runs."""
-    return [
-        Summary(
-            method,
-            len(metrics),
-            {name: [run["test"][name] for run in metrics] for name in columns},
-            {name: [run["test_after_temperature"][name] for run in metrics] for name in columns},
-            [run["temperature"] for run in metrics],
+def _student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution."""
+    known = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+    return known[freedom - 1] if freedom <= len(known) else 1.96 + 2.4 / freedom
+
+
+def summarise(
+    cells: Sequence[Cell], done: Mapping[Any, Mapping[str, Any]], *, everything: bool = False, test: bool = True
+) -> list[Summary]:
+    """Rows from the finished cells of a study.
+
+    Args:
+        cells: All cells.
+        done: Metrics of the finished ones by folder.
+        everything: Also measures that need the predictions again: debiased with 30 bins, sweep with equal width.
+        test: Compare with the first method.
+    """
+    methods: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.folder in done:
+            methods.setdefault(cell.method, []).append(cell)
+    rows, first = [], None
+    for method, own in methods.items():
+        own = sorted(own, key=lambda cell: cell.seed)  # noqa: PLW2901
+        values: dict[str, dict[str, list[float]]] = {"test": {}, "test_after_temperature": {}}
+        for cell in own:
+            for part, found in values.items():
+                for name, value in _measures(cell, done[cell.folder], part, everything=everything).items():
+                    found.setdefault(name, []).append(value)
+        compared: tuple[dict[str, float], dict[str, dict[str, float]]] = ({}, {})
+        if first is not None and test:
+            compared = _compare(first, own)
+        first = own if first is None else first
+        rows.append(
+            Summary(
+                method,
+                [cell.seed for cell in own],
+                values["test"],
+                values["test_after_temperature"],
+                [done[cell.folder]["temperature"] for cell in own],
+                *compared,
+            )
         )
-        for method, metrics in runs.items()
-        if metrics
-    ]
+    return rows
 
 
-def _cell(values: Sequence[float], name: str, sign: str = "±") -> str:
-    scale, digits = (100, 2) if MEASURES[name][0] == "percent" else (1, 3)
-    text = f"{scale * statistics.mean(values):.{digits}f}"
-    return text if len(values) < 2 else f"{text} {sign} {scale * statistics.stdev(values):.{digits}f}"
+def _measures(cell: Cell, metrics: Mapping[str, Any], part: str, *, everything: bool) -> dict[str, float]:
+    found = {name: float(metrics[part][name]) for name in MEASURES if name in metrics[part]}
+    found["error"] = 1 - found["accuracy"]
+    if everything:
+        logits, target = open_predictions(cell.folder).load()
+        if part == "test_after_temperature":
+            scaling = TemperatureScaling()
+            scaling.num_classes, scaling.temperature_ = logits.shape[1], torch.tensor(float(metrics["temperature"]))
+            logits = scaling.transform(logits)
+        found["debiased_ece_30"] = float(debiased_ece(logits, target, num_bins=30))
+        found["sweep_ece_width"] = float(sweep_ece(logits, target, binning="width"))
+    return found
 
 
-def _titles() -> list[str]:
-    units = {name: ", %" if MEASURES[name][0] == "percent" else "" for name in COLUMNS}
-    short = {"negative log-likelihood": "NLL"}
-    names = {name: short.get(MEASURES[name][1], MEASURES[name][1]) for name in COLUMNS}
-    before = [f"{names[name]}{units[name]}" for name in COLUMNS]
-    return [*before, "T", *(f"{names[name]}{units[name]}, after T" for name in COLUMNS if name != "accuracy")]
+def _compare(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Paired bootstrap over the test samples of the seeds that both have."""
+    seeds = {cell.seed: cell for cell in first}
+    pairs = [(seeds[cell.seed], cell) for cell in other if cell.seed in seeds]
+    if not pairs:
+        return {}, {}
+    parts: list[list[Outcomes]] = [[], []]
+    for pair in pairs:
+        loaded = [open_predictions(cell.folder).load() for cell in pair]
+        if not torch.equal(loaded[0][1], loaded[1][1]):
+            return {}, {}
+        for side, (logits, target) in zip(parts, loaded, strict=True):
+            side.append(top_label(check(logits, target)))
+    a, b = (Outcomes(torch.cat([o.confidence for o in side]), torch.cat([o.correct for o in side])) for side in parts)
+    found = stats.compare_outcomes(a, b)
+    differences = {name: {"difference": c.difference, "low": c.low, "high": c.high} for name, c in found.items()}
+    return {name: c.p_value for name, c in found.items()}, differences
 
 
-def _values(row: Summary) -> list[str]:
-    temperature = f"{statistics.mean(row.temperatures):.2f}"
-    after = [_cell(row.after[name], name) for name in COLUMNS if name != "accuracy"]
-    return [*(_cell(row.before[name], name) for name in COLUMNS), temperature, *after]
+# Tables
 
 
-def _marks(rows: Sequence[Summary]) -> list[list[int]]:
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    name: str
+    after: bool = False
+
+    def text(self, row: Summary, sign: str) -> str:
+        if self.name == "temperature":
+            return f"{statistics.mean(row.temperatures):.2f}"
+        if self.name == "p":
+            p = row.p_values.get("ece")
+            return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+        scale, digits = (100, 2) if MEASURES[self.name][1] else (1, 3)
+        text = f"{scale * row.mean(self.name, after=self.after):.{digits}f}"
+        spread = row.spread(self.name, after=self.after)
+        return text if spread != spread else f"{text} {sign} {scale * spread:.{digits}f}"  # noqa: PLR0124 - NaN of one seed
+
+
+def _columns(metrics: Sequence[str]) -> list[_Column]:
+    def title(name: str) -> str:
+        return MEASURES[name][0] + (", %" if MEASURES[name][1] else "")
+
+    before = [_Column(title(name), name) for name in metrics]
+    after = [_Column(f"{title(name)}, post T", name, after=True) for name in metrics if name not in FIXED]
+    return [*before, _Column("T", "temperature"), *after, _Column("p (ECE)", "p")]
+
+
+def _marks(rows: Sequence[Summary], columns: Sequence[_Column]) -> list[list[int]]:
     """For each cell: 1 if it is the best of its column, 2 if second, else 0."""
-    keys = [("before", name) for name in COLUMNS] + [("", "")] + [("after", name) for name in COLUMNS if name != "accuracy"]
-    marks = [[0] * len(keys) for _ in rows]
-    for column, (when, name) in enumerate(keys):
-        if not when or len(rows) < 2:
+    marks = [[0] * len(columns) for _ in rows]
+    for k, column in enumerate(columns):
+        if column.name not in MEASURES or len(rows) < 2:
             continue
-        sign = -1 if COLUMNS[name] is max else 1
-        order = sorted(range(len(rows)), key=lambda i: sign * statistics.mean(getattr(rows[i], when)[name]))
-        marks[order[0]][column] = 1
+        sign = -1 if MEASURES[column.name][2] else 1
+        means = [sign * row.mean(column.name, after=column.after) for row in rows]
+        order = sorted(range(len(rows)), key=means.__getitem__)
+        marks[order[0]][k] = 1
         if len(rows) > 2:
-            marks[order[1]][column] = 2
+            marks[order[1]][k] = 2
     return marks
 
 
-def table_rich(rows: Sequence[Summary], title: str) -> "Table":
+def _cells(rows: Sequence[Summary], metrics: Sequence[str], styles: Mapping[int, str], sign: str) -> list[list[str]]:
+    columns = _columns(metrics)
+    marks = _marks(rows, columns)
+    return [
+        [styles[mark].format(column.text(row, sign)) for column, mark in zip(columns, own, strict=True)]
+        for row, own in zip(rows, marks, strict=True)
+    ]
+
+
+def table_rich(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USUAL) -> "Table":
     """For the terminal: best bold, second underlined."""
-    module = require("rich.table", "tables in the terminal")
+    module, escape = require("rich.table", "tables in the terminal"), require("rich.markup", "tables").escape
     table: Table = module.Table(title=title, title_justify="left", box=require("rich.box", "tables").SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
-    for name in _titles():
-        table.add_column(name, justify="right")
+    for column in _columns(metrics):
+        table.add_column(column.title, justify="right")
     styles = {0: "{}", 1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}
-    for row, marks in zip(rows, _marks(rows), strict=True):
-        table.add_row(row.method, *(styles[mark].format(text) for text, mark in zip(_values(row), marks, strict=True)))
+    for row, cells in zip(rows, _cells(rows, metrics, styles, "±"), strict=True):
+        table.add_row(escape(row.method), *cells)
     return table
 
 
-def table_markdown(rows: Sequence[Summary], title: str) -> str:
+def table_markdown(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USUAL) -> str:
     """For a README: best bold, second in italics."""
+    columns = [column.title for column in _columns(metrics)]
+    lines = [title, "", "| method | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
     styles = {0: "{}", 1: "**{}**", 2: "*{}*"}
-    lines = [title, "", "| method | " + " | ".join(_titles()) + " |", "|---" * (1 + len(_titles())) + "|"]
-    for row, marks in zip(rows, _marks(rows), strict=True):
-        cells = [styles[mark].format(text) for text, mark in zip(_values(row), marks, strict=True)]
+    for row, cells in zip(rows, _cells(rows, metrics, styles, "±"), strict=True):
         lines.append(f"| {row.method} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
+def table_latex(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USUAL) -> str:
+    """For a paper, with the package booktabs: best bold, second underlined."""
+    columns = _columns(metrics)
+    styles = {0: "{}", 1: "\\textbf{{{}}}", 2: "\\underline{{{}}}"}
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{_tex(title)}}}",
+        "\\begin{tabular}{l" + "r" * len(columns) + "}",
+        "\\toprule",
+        " & ".join(["method", *(_tex(column.title) for column in columns)]) + " \\\\",
+        "\\midrule",
+    ]
+    for row, cells in zip(rows, _cells(rows, metrics, styles, "$\\pm$"), strict=True):
+        lines.append(" & ".join([_tex(row.method), *(cell.replace("<", "$<$") for cell in cells)]) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    for character in "\\&%$#_{}":
+        text = text.replace(character, "\\textbackslash " if character == "\\" else "\\" + character)
+    return text
+
+
 def table_csv(rows: Sequence[Summary]) -> str:
-    """For a spreadsheet: mean and standard deviation in columns of their own, fractions."""
+    """For a spreadsheet: everything, in fractions, with mean, standard deviation and interval in columns of their own."""
     text = io.StringIO()
     writer = csv.writer(text)
-    names = [(when, name) for when in ("before", "after") for name in COLUMNS]
-    header = [
-        f"{name}{'' if when == 'before' else '_after_temperature'}_{what}"
-        for when, name in names
-        for what in ("mean", "std")
-    ]
-    writer.writerow(["method", "seeds", *header, "temperature_mean"])
+    names = [(name, after) for after in (False, True) for name in (rows[0].before if rows else [])]
+    header = [f"{name}{'_after_temperature' if after else ''}" for name, after in names]
+    parts = ("mean", "std", "low", "high")
+    writer.writerow(
+        ["method", "seeds", *(f"{h}_{part}" for h in header for part in parts), "temperature", "p_ece", "p_accuracy"]
+    )
     for row in rows:
         cells: list[float | str] = []
-        for when, name in names:
-            values = getattr(row, when)[name]
-            cells += [statistics.mean(values), statistics.stdev(values) if len(values) > 1 else ""]
-        writer.writerow([row.method, row.seeds, *cells, statistics.mean(row.temperatures)])
+        for name, after in names:
+            cells += [row.mean(name, after=after), row.spread(name, after=after), *row.interval(name, after=after)]
+        p = [row.p_values.get(name, "") for name in ("ece", "accuracy")]
+        writer.writerow([row.method, len(row.seeds), *cells, statistics.mean(row.temperatures), *p])
     return text.getvalue()

@@ -48,6 +48,7 @@ class Module(lightning.LightningModule):
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
         self._sums = torch.zeros(2, dtype=torch.float64)
+        self._confidence: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits."""
@@ -92,6 +93,9 @@ class Module(lightning.LightningModule):
         seed_epoch(self.recipe.seed, self.current_epoch, self.global_rank)
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
+        self._confidence = None
+        if isinstance(self.loss, AdaptiveLoss) and "edges" in self.loss.learned:
+            self._confidence = torch.zeros(2, len(self.loss.get_buffer("edges")) + 1, device=self.device)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this step."""
@@ -103,8 +107,11 @@ class Module(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of a batch, such that the mean over processes is that of the whole batch."""
         x, y, whole = batch
-        loss: Tensor = self.loss(self.network(x), y)
+        logits = self.network(x)
+        loss: Tensor = self.loss(logits, y)
         self._losses.append(loss.detach())
+        if self._confidence is not None:
+            self._look_at_bins(logits.detach(), y)
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             raise DivergedError(
@@ -113,6 +120,21 @@ class Module(lightning.LightningModule):
             )
         share = len(y) * self.trainer.world_size / whole
         return loss if share == 1 else share * loss
+
+    def _look_at_bins(self, logits: Tensor, y: Tensor) -> None:
+        """Confidence in the true class of training samples, by the validation bins that AdaFocal looks them up in."""
+        assert self._confidence is not None  # noqa: S101
+        own = logits.float().softmax(dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+        place = torch.bucketize(own, self.loss.get_buffer("edges").to(own.dtype))
+        self._confidence[0].index_add_(0, place, torch.ones_like(own))
+        self._confidence[1].index_add_(0, place, own)
+
+    def train_confidences(self) -> dict[str, Tensor]:
+        """Mean confidence of the epoch's training samples in each bin, NaN where there were none."""
+        if self._confidence is None:
+            return {}
+        count, total = self._confidence.cpu().double()
+        return {"train_confidences": (total / count).float()}
 
     # Validation
 
@@ -202,9 +224,10 @@ class Keeper(lightning.Callback):
         if result is not None:
             row |= {"validation_loss": pl_module.validation_loss(), **measures(result)}
             if isinstance(pl_module.loss, AdaptiveLoss):
-                for name, value in learned_state(pl_module.loss).items():
+                state = learned_state(pl_module.loss) | pl_module.train_confidences()
+                for name, value in state.items():
                     self.learned.setdefault(name, []).append(value)
-                    if value.numel():
+                    if name in ("multipliers", "rho", "gammas"):
                         row |= {f"{name}_{what}": float(getattr(value, what)()) for what in ("min", "mean", "max")}
             score = {"accuracy": -result.accuracy, "nll": result.nll, "ece": result.ece}.get(self.select, -float(epoch))
             better = score < self.best
@@ -245,10 +268,7 @@ def measures(result: PanelResult) -> dict[str, float]:
 
 def learned_state(loss: AdaptiveLoss) -> dict[str, Tensor]:
     """Multipliers, rho, gammas, edges: what the loss has learned, for its path over epochs."""
-    names = ("multipliers", "rho", "gammas", "edges")
-    return {
-        name: getattr(loss, name).detach().cpu().clone() for name in names if isinstance(getattr(loss, name, None), Tensor)
-    }
+    return {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
 
 
 def write_history(folder: Path, rows: list[dict[str, float]], learned: Mapping[str, list[Tensor]]) -> None:

@@ -1,0 +1,40 @@
+"""``calibrant report``: a page that one can send to a colleague."""
+
+from pathlib import Path
+from typing import Any
+
+from calibrant.cli.console import Parser, wrote
+
+EXAMPLE = """\
+One self-contained .html from a study, from runs, or from files of predictions. It opens from disk and needs no network.
+
+example:
+  calibrant compare digits-lt --losses ce cals-alm --seeds 1 --epochs 2 --out runs/small
+  calibrant report runs/small --figures figures
+"""
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    options = Parser(description="Write a report.\n\n" + EXAMPLE)
+    options.add_argument(
+        "sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or files of predictions."
+    )
+    options.option("--output", metavar="FILE", help="Where it goes; report.html in the first folder, or here for files.")
+    options.option("--figures", metavar="FOLDER", help="Also write the figures of the papers, as .pdf and .png.")
+    options.option("--force", action="store_true", help="Replace files that exist.")
+    return options
+
+
+def run(config: Any) -> None:
+    """Write the page and the figures."""
+    from calibrant.report import write_report
+    from calibrant.report.figures import write_figures
+
+    first = Path(config.sources[0])
+    output = Path(config.output) if config.output else (first if first.is_dir() else Path()) / "report.html"
+    write_report(output, config.sources, force=config.force)
+    wrote(output)
+    if config.figures:
+        for path in write_figures(Path(config.figures), config.sources, force=config.force):
+            wrote(path)

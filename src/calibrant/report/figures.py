@@ -1,0 +1,67 @@
+"""The papers' figures of a study or of runs, as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+
+from calibrant.plots import AccuracyVsECE, GammaPath, MethodBars, MetricPath, MultiplierPath, ReliabilityDiagram
+from calibrant.plots.base import Figure
+from calibrant.predictions import replacing
+from calibrant.report.page import collect
+
+
+def write_figures(folder: Path, sources: Sequence[Any], *, force: bool = False) -> list[Path]:
+    """Write every figure that the sources have data for, each as .pdf and .png."""
+    written = []
+    for name, figure in figures(collect(sources)).items():
+        for ending in ("pdf", "png"):
+            path = folder / f"{name}.{ending}"
+            with replacing(path, force=force) as temporary:
+                if isinstance(figure, Figure):
+                    figure.save(temporary)
+                else:
+                    figure.savefig(temporary)
+            written.append(path)
+    plt.close("all")
+    return written
+
+
+def figures(content: dict[str, Any]) -> dict[str, Any]:
+    """Figures by name."""
+    methods = content["methods"]
+    found: dict[str, Any] = {
+        "reliability": ReliabilityDiagram.side_by_side([_diagram(m["name"], m["bins"]) for m in methods])
+    }
+    if len(methods) > 1:
+        runs = {m["name"]: list(zip(m["all"]["accuracy"], m["all"]["ece"], strict=True)) for m in methods}
+        found["accuracy-vs-ece"] = AccuracyVsECE.from_runs(runs)
+        names = ("accuracy", "ece", "nll")
+        points = {name: [m["all"][name] for m in methods] for name in names}
+        found["bars"] = MethodBars([m["name"] for m in methods], points)
+    trained = [m for m in methods if m["epochs"]]
+    if trained:
+        first = [m["epochs"][0] for m in trained]
+        kept = [[i for i, value in enumerate(h["ece"]) if value is not None] for h in first]
+        columns = {
+            key: [[h[key][i] for i in own] for h, own in zip(first, kept, strict=True)]
+            for key in ("epoch", "ece", "accuracy")
+        }
+        epochs = [[int(e) for e in own] for own in columns["epoch"]]
+        found["epochs"] = MetricPath([m["name"] for m in trained], epochs, columns["ece"], columns["accuracy"])
+    for m in methods:
+        label = "".join(c if c.isalnum() or c in "-=." else "-" for c in m["name"])
+        if m["multipliers"]:
+            own = m["multipliers"]
+            steps = list(range(len(own["max"])))
+            found[f"multipliers-{label}"] = MultiplierPath(steps, own["max"], own["mean"], own["min"], {})
+        if m["gammas"]:
+            rows = {key: [list(row) for row in zip(*m["gammas"][key], strict=True)] for key in ("gammas", "errors")}
+            found[f"gammas-{label}"] = GammaPath(list(range(len(rows["gammas"]))), rows["gammas"], rows["errors"])
+    return found
+
+
+def _diagram(name: str, bins: dict[str, Any]) -> ReliabilityDiagram:
+    same = {key: bins[key] for key in ("counts", "confidence", "accuracy", "low", "high", "ece")}
+    return ReliabilityDiagram(name, **same, ece_low=None, ece_high=None, level=0.95, samples=sum(bins["counts"]))
