@@ -43,17 +43,10 @@ def write_report(path: str | Path, sources: Sequence[str | Path | Audit], *, for
     """
     jinja2 = require("jinja2", "a report")
     content = collect(sources)
-    plotly = (Path(require("plotly", "a report").__file__).parent / "package_data" / "plotly.min.js").read_text(
-        encoding="utf-8"
-    )
+    plotly = require("plotly.offline", "a report").get_plotlyjs()
     environment = jinja2.Environment(loader=jinja2.PackageLoader("calibrant.report"), autoescape=True)
     # Inside <script> only "<" can end the data: written as an escape of JSON, nothing in it can.
-    data = (
-        json.dumps(_finite(content), ensure_ascii=False)
-        .replace("<", "\\u003c")
-        .replace("\u2028", " ")
-        .replace("\u2029", " ")
-    )
+    data = json.dumps(_finite(content)).replace("<", "\\u003c")
     page = environment.get_template("report.html").render(
         title=content["title"],
         headline=content["headline"],
@@ -129,16 +122,13 @@ def headline(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
         low, high = 100 * found["low"], 100 * found["high"]
         sure = "more than chance" if row["p_values"]["ece"] < 0.05 else "which may be chance"
         more = (
-            f"{first} is off by {ece[first]:.1f}. Over all test samples together the gap is {100 * found['difference']:.1f} points "
-            f"(95 % interval {low:.1f} to {high:.1f}), {sure}."
+            f"{first} is off by {ece[first]:.1f}. Over all test samples together the gap is "
+            f"{100 * found['difference']:.1f} points (95 % interval {low:.1f} to {high:.1f}), {sure}."
         )
     gain = accuracy[best] - accuracy[first]
-    change = "the same" if abs(gain) < 0.05 else f"{abs(gain):.1f} points {'higher' if gain > 0 else 'lower'}"
-    return [
-        text,
-        more,
-        f"Its accuracy, {accuracy[best]:.1f} %, is {change} {'as' if change == 'the same' else 'than'} that of {first}.",
-    ]
+    same = abs(gain) < 0.05
+    change = "the same as" if same else f"{abs(gain):.1f} points {'higher' if gain > 0 else 'lower'} than"
+    return [text, more, f"Its accuracy, {accuracy[best]:.1f} %, is {change} that of {first}."]
 
 
 def _load(folder: Path) -> "Run":
@@ -201,7 +191,7 @@ def _method(name: str, runs: Sequence[Mapping[str, Any]], p_values: Mapping[str,
     """One method: its runs pooled for diagrams, averaged for tables."""
     tests = [run["test"] for run in runs]
     after = [run["after"] for run in runs if run["after"]]
-    learned = next((run["learned"] for run in runs if "learned" in run), {})
+    learned: Mapping[str, Any] = next((run["learned"] for run in runs if "learned" in run), {})
     return {
         "name": name,
         "runs": len(runs),
