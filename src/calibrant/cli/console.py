@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-out = Console(width=None if sys.stdout.isatty() else 130, highlight=False, soft_wrap=False)
+out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

@@ -112,19 +112,20 @@ def headline(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     best = min(ece, key=lambda name: ece[name])
     seeds = len(summaries[0]["seeds"])
     runs = f"{seeds} runs of each" if seeds > 1 else "one run of each"
-    text = f"{best} knows best how sure it is: its confidence is off by {ece[best]:.1f} points on average ({runs})."
+    off = f"off by {ece[best]:.1f} points on average ({runs})"
     if best == first:
-        return [text, "No other method in this study comes closer."]
+        return [f"{best} knows best how sure it is: its confidence is {off}.", "No other method in this study comes closer."]
     row = next(row for row in summaries if row["method"] == best)
     found = row["differences"].get("ece")
-    more = f"{first} is off by {ece[first]:.1f}."
+    text, more = f"{best} knows best how sure it is: its confidence is {off}.", f"{first} is off by {ece[first]:.1f}."
     if found:
-        low, high = 100 * found["low"], 100 * found["high"]
-        sure = "more than chance" if row["p_values"]["ece"] < 0.05 else "which may be chance"
-        more = (
-            f"{first} is off by {ece[first]:.1f}. Over all test samples together the gap is "
-            f"{100 * found['difference']:.1f} points (95 % interval {low:.1f} to {high:.1f}), {sure}."
-        )
+        gap = f"{100 * found['difference']:.1f} points (95 % interval {100 * found['low']:.1f} to {100 * found['high']:.1f})"
+        more = f"{first} is off by {ece[first]:.1f}. Over all test samples together the gap is {gap}"
+        if row["p_values"]["ece"] < 0.05:
+            more += ", more than chance."
+        else:
+            text = f"{best} comes out first, {off}, but its lead may be chance."
+            more += ", which chance could explain."
     gain = accuracy[best] - accuracy[first]
     same = abs(gain) < 0.05
     change = "the same as" if same else f"{abs(gain):.1f} points {'higher' if gain > 0 else 'lower'} than"

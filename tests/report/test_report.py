@@ -1,0 +1,233 @@
+"""The report, opened in a real browser."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cli import main
+from calibrant.report import collect
+from calibrant.report.page import headline
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies") / "digits"
+    command = ["compare", "digits-lt", "--quiet", "--losses", "ce", "cals-alm", "adafocal", "--seeds", "2", "--epochs", "4"]
+    assert main([*command, "--out", str(folder), "--report"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not binary or not driver:
+        pytest.skip("the page tests did not run: they need Chromium (apt-get install chromium chromium-driver)")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="the page tests did not run: they need selenium")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "no-first-run"):
+        options.add_argument(f"--{flag}")
+    options.add_argument("--window-size=1100,900")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
+
+
+def open_page(browser: Any, path: Path) -> None:
+    browser.get(f"file://{path.resolve()}")
+    assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
+    assert [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+def test_it_opens_and_shows_everything(browser, study: Path) -> None:
+    open_page(browser, study / "report.html")
+    assert (study / "report.html").stat().st_size < 6e6
+    headings = [h.text for h in browser.find_elements("tag name", "h2")]
+    assert len(headings) == 10
+    drawn = browser.execute_script(
+        "return [...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('svg').length)"
+    )
+    assert len(drawn) >= 14
+    assert all(drawn)
+    text = browser.find_element("tag name", "header").text
+    assert "points on average (2 runs of each)" in text
+    summary = json.loads((study / "study.json").read_text())["summaries"]
+    cell = browser.find_element("css selector", "#table tbody tr:nth-child(2) td:nth-child(3)").text
+    assert cell.startswith(f"{100 * np.mean(summary[1]['before']['ece']):.2f} ± ")
+
+
+def test_the_table_sorts(browser, study: Path) -> None:
+    open_page(browser, study / "report.html")
+
+    def column(number: int) -> list[str]:
+        return [c.text for c in browser.find_elements("css selector", f"#table tbody td:nth-child({number})")]
+
+    browser.find_element("css selector", "#table th:nth-child(3) button").click()
+    values = [float(text.split()[0]) for text in column(3)]
+    assert values == sorted(values)
+    assert browser.find_element("css selector", "#table th:nth-child(3)").get_attribute("aria-sort") == "ascending"
+    browser.switch_to.active_element.send_keys("\n")  # by keyboard, the heading has the focus
+    values = [float(text.split()[0]) for text in column(3)]
+    assert values == sorted(values, reverse=True)
+    browser.find_element("css selector", "#table th:nth-child(1) button").click()
+    assert column(1) == ["adafocal", "cals-alm", "ce"]
+    before = column(3)
+    browser.find_element("id", "post").click()
+    assert column(3) != before
+
+
+def test_hovering_shows_the_numbers_of_a_bin(browser, study: Path) -> None:
+    from selenium.webdriver import ActionChains
+
+    open_page(browser, study / "report.html")
+    chart = browser.find_element("id", "reliability-0")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    bins = collect([study])["methods"][0]["bins"]
+    fullest = int(np.argmax(bins["counts"]))
+    place = browser.execute_script(
+        "const c = arguments[0], a = c._fullLayout.xaxis, y = c._fullLayout.yaxis, r = c.getBoundingClientRect();"
+        "return [a._offset + a.d2p(arguments[1]) - r.width / 2, y._offset + y.d2p(arguments[2]) - r.height / 2]",
+        chart,
+        (fullest + 0.5) / len(bins["counts"]),
+        min(bins["accuracy"][fullest], bins["confidence"][fullest]) / 2,
+    )
+    ActionChains(browser).move_to_element_with_offset(chart, *map(int, place)).pause(0.5).perform()
+    shown = browser.execute_script("return arguments[0].querySelector('.hoverlayer').textContent", chart)
+    assert f"{bins['counts'][fullest]:,} predictions" in shown
+    assert f"accuracy {100 * bins['accuracy'][fullest]:.1f} %" in shown
+
+
+def test_methods_can_be_chosen(browser, study: Path) -> None:
+    open_page(browser, study / "report.html")
+    assert len(browser.find_elements("css selector", "#reliability .chart")) == 3
+    browser.find_element("css selector", "input[data-method='ce']").click()
+    assert len(browser.find_elements("css selector", "#reliability .chart")) == 2
+    assert len(browser.find_elements("css selector", "#table tbody tr")) == 2
+    assert browser.execute_script("return document.getElementById('scatter').data.map(t => t.name)") == [
+        "cals-alm",
+        "adafocal",
+    ]
+    browser.find_element("css selector", "input[data-method='ce']").click()
+    assert len(browser.find_elements("css selector", "#reliability .chart")) == 3
+
+
+def test_any_class_can_be_picked(browser, study: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    open_page(browser, study / "report.html")
+    Select(browser.find_element("id", "pick-class")).select_by_visible_text("7")
+    names = browser.execute_script("return document.getElementById('multipliers').data.map(t => t.name)")
+    assert names == ["largest", "mean", "smallest", "7"]
+    values = browser.execute_script("return document.getElementById('multipliers').data[3].y")
+    with np.load(study / "cals-alm-seed0" / "learned.npz") as learned:
+        np.testing.assert_allclose(values, learned["multipliers"][:, 7], atol=1e-6)
+
+
+def test_light_dark_and_phone(browser, study: Path) -> None:
+    open_page(browser, study / "report.html")
+    style = "return getComputedStyle(document.body).backgroundColor"
+    first = browser.execute_script(style)
+    browser.find_element("id", "theme").click()
+    assert browser.execute_script(style) != first
+    browser.set_window_size(400, 800)
+    width = browser.execute_script("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+    browser.set_window_size(1100, 900)
+    assert width[0] <= width[1] + 1  # wide tables scroll by themselves
+
+
+NASTY = "</script><script>document.title = 'broken'</script><img src=x onerror=\"document.title='broken'\">"
+
+
+def test_what_comes_from_data_is_text(browser, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    logits = 3 * random.normal(size=(200, 3))
+    names = np.array([NASTY, "<b>bold</b>", "a & b"])
+    np.savez(tmp_path / "p.npz", logits=logits, target=np.arange(200) % 3, classes=names)
+    shutil.copy(tmp_path / "p.npz", tmp_path / "x<img src=x onerror=alert(1)>.npz")
+    sources = [str(tmp_path / "p.npz"), str(tmp_path / "x<img src=x onerror=alert(1)>.npz")]
+    assert main(["report", *sources, "--output", str(tmp_path / "r.html")]) == 0
+    open_page(browser, tmp_path / "r.html")
+    assert browser.title == "Calibration report"
+    assert not browser.find_elements("css selector", "img, b")
+    assert NASTY in json.dumps(collect(sources)).encode().decode("unicode_escape")
+    assert "x<img src=x onerror=alert(1)>" in browser.find_element("id", "table").text
+
+
+def test_of_a_run_and_of_files(browser, study: Path, tmp_path: Path) -> None:
+    assert main(["report", str(study / "ce-seed0"), "--output", str(tmp_path / "run.html")]) == 0
+    open_page(browser, tmp_path / "run.html")
+    assert not browser.find_elements("id", "scatter")
+    assert not browser.find_element("id", "choose").is_displayed()
+    assert "confidence and accuracy differ by" in browser.find_element("tag name", "header").text
+    recipe = browser.execute_script("return document.getElementById('recipe').textContent")
+    assert "imbalance: 20" in recipe
+    shutil.copy(study / "ce-seed0/predictions/test.npz", tmp_path / "a.npz")
+    assert (
+        main(
+            ["evaluate", str(tmp_path / "a.npz"), "--output", str(tmp_path / "m.json"), "--report", str(tmp_path / "e.html")]
+        )
+        == 0
+    )
+    open_page(browser, tmp_path / "e.html")
+    assert not browser.find_elements("id", "epochs")
+
+
+# Without a browser
+
+
+def test_the_page_needs_no_network(study: Path) -> None:
+    page = (study / "report.html").read_text()
+    own = re.sub(r"<script>/\*.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
+    assert len(own) > 10_000
+
+
+def test_figures_are_written(study: Path, tmp_path: Path) -> None:
+    assert main(["report", str(study), "--output", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures")]) == 0
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    stems = {"reliability", "accuracy-vs-ece", "bars", "epochs", "multipliers-cals-alm", "gammas-adafocal"}
+    assert names == {f"{stem}.{ending}" for stem in stems for ending in ("pdf", "png")}
+    assert (tmp_path / "figures/epochs.pdf").read_bytes()[:4] == b"%PDF"
+    assert main(["report", str(study), "--output", str(tmp_path / "r.html")]) == 2
+
+
+def summary(method: str, ece: float, accuracy: float, difference: float = 0.0, p: float | None = None) -> dict[str, Any]:
+    found = {} if p is None else {"ece": {"difference": difference, "low": difference - 0.01, "high": difference + 0.01}}
+    values = {"ece": [ece, ece], "accuracy": [accuracy, accuracy]}
+    return {
+        "method": method,
+        "seeds": [0, 1],
+        "before": values,
+        "differences": found,
+        "p_values": {} if p is None else {"ece": p},
+    }
+
+
+def test_the_headline_says_how_much_and_how_sure() -> None:
+    rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
+    assert headline(rows) == [
+        "cals-alm knows best how sure it is: its confidence is off by 2.0 points on average (2 runs of each).",
+        "ce is off by 8.0. Over all test samples together the gap is 5.5 points (95 % interval 4.5 to 6.5), more than chance.",
+        "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
+    ]
+    rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
+    assert (
+        headline(rows)[0] == "ls comes out first, off by 7.0 points on average (2 runs of each), but its lead may be chance."
+    )
+    assert headline(rows)[2].endswith("is the same as that of ce.")
+    assert headline(rows[:1])[1] == "No other method in this study comes closer."
+
+
+def test_nothing_to_report(tmp_path: Path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 2
+    assert "is neither a study nor a run folder" in capsys.readouterr().err

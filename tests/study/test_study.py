@@ -1,0 +1,244 @@
+"""Grids of runs, and the tables that come out."""
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant import stats, study
+from calibrant.cli import main
+from calibrant.cli.train import read_recipe
+from calibrant.predictions import open_predictions
+from calibrant.study import Summary, parse_options
+from calibrant.train import fit
+
+
+def compare(*arguments: str, out: str = "study") -> int:
+    return main(["compare", "digits-lt", "--quiet", "--out", out, *arguments])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def row(method: str, ece: list[float], accuracy: list[float], **more) -> Summary:
+    values = {"accuracy": accuracy, "ece": ece, "adaptive_ece": ece, "nll": [e * 10 for e in ece]}
+    return Summary(
+        method, list(range(len(ece))), values, {k: [v / 2 for v in vs] for k, vs in values.items()}, [2.0] * len(ece), **more
+    )
+
+
+ROWS = [
+    row("ce", [0.08, 0.10], [0.90, 0.92]),
+    row("mbls", [0.03, 0.03], [0.91, 0.93], p_values={"ece": 0.0004}),
+    row("cals-alm (margin=5)", [0.02, 0.03], [0.89, 0.93], p_values={"ece": 0.2}),
+]
+
+
+def test_tables_mark_the_best_and_the_second() -> None:
+    text = study.table_markdown(ROWS, "title")
+    lines = text.splitlines()
+    assert lines[0] == "title"
+    assert lines[2].startswith("| method | accuracy, % | ECE, % | AdaECE, % | NLL | T | ECE, %, post T")
+    ce, mbls, cals = lines[4:]
+    assert ce.startswith("| ce | *91.00 ± 1.41* | 9.00 ± 1.41 |")
+    assert mbls.startswith("| mbls | **92.00 ± 1.41** | *3.00 ± 0.00* |")
+    assert "| **2.50 ± 0.71** |" in cals
+    assert mbls.endswith("| <0.001 |")
+    assert cals.endswith("| 0.200 |")
+
+
+def test_latex_is_booktabs() -> None:
+    text = study.table_latex(ROWS, "100 % of a_b & c")
+    assert "\\caption{100 \\% of a\\_b \\& c}" in text
+    body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
+    columns = text.split("\\begin{tabular}{")[1].split("}")[0]
+    assert all(line.endswith(" \\\\") and line.count("&") == len(columns) - 1 for line in body)
+    assert "\\textbf{92.00 $\\pm$ 1.41}" in body[1]
+    assert "\\underline{3.00 $\\pm$ 0.00}" in body[1]
+    for opening in ("\\begin{table}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}", "\\end{table}"):
+        assert text.count(opening) == 1
+    assert text.count("{") == text.count("}")
+
+
+def test_csv_has_everything() -> None:
+    first = next(csv.DictReader(study.table_csv(ROWS).splitlines()))
+    assert float(first["ece_mean"]) == pytest.approx(0.09)
+    assert float(first["ece_std"]) == pytest.approx(np.std([0.08, 0.10], ddof=1))
+    half = 12.706 * np.std([0.08, 0.10], ddof=1) / 2**0.5
+    assert float(first["ece_low"]) == pytest.approx(0.09 - half)
+    assert float(first["ece_after_temperature_mean"]) == pytest.approx(0.045)
+
+
+def test_options_multiply() -> None:
+    assert parse_options(["loss.margin=5,10", "epochs=3"]) == [("loss.margin", ["5", "10"]), ("epochs", ["3"])]
+    for bad in ("loss.margin", "=3", "loss.margin=", "loss.margin=1,,2"):
+        with pytest.raises(ValueError, match="--set takes FIELD=VALUE,VALUE"):
+            parse_options([bad])
+    options = [("loss.margin", ["5", "10"]), ("optimizer.lr", ["0.1", "0.2"])]
+    cells = study.cells(lambda fields: read_recipe("digits-lt", fields), ["ce", "mbls"], [0, 7], Path("x"), options)
+    assert len(cells) == 2 * (2 + 4)  # ce has no margin
+    names = [cell.method for cell in cells if cell.seed == 7]
+    assert names[0] == "ce (optimizer.lr=0.1)"
+    assert names[2] == "mbls (margin=5, optimizer.lr=0.1)"
+    one = next(cell for cell in cells if cell.method == "mbls (margin=10, optimizer.lr=0.2)")
+    assert one.recipe.loss.options == {"margin": 10}
+    assert one.recipe.optimizer.lr == 0.2
+    assert len({cell.folder for cell in cells}) == len(cells)
+
+
+def test_ablations_of_the_papers(here: Path) -> None:
+    common = ["--seeds", "1", "--epochs", "1"]
+    assert compare("--losses", "cals-alm", "--set", "loss.penalty=phr,p2,p3", *common) == 0
+    assert compare("--losses", "adafocal", "--set", "loss.num_bins=5,10", "loss.gamma_max=20,inf", *common, out="b") == 0
+    methods = json.loads((here / "study/study.json").read_text())["methods"]
+    assert methods == [f"cals-alm (penalty={p})" for p in ("phr", "p2", "p3")]
+    cells = json.loads((here / "b/study.json").read_text())["cells"]
+    assert [cell["state"] for cell in cells] == ["done"] * 4
+
+
+def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
+    assert compare("--losses", "ce", "ls", "--seeds", "2", "--epochs", "2", "--metrics", "all") == 0
+    text = capsys.readouterr().out
+    for title in ("debiased ECE, 30 bins", "sweep ECE, equal width", "classwise ECE", "error"):
+        assert title.split(",")[0] in text
+    summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
+    logits, target = open_predictions(here / "study/ls-seed1").load()
+    from calibrant import functional as cal
+
+    assert summary["before"]["debiased_ece_30"][1] == pytest.approx(float(cal.debiased_ece(logits, target, num_bins=30)))
+    assert summary["before"]["sweep_ece_width"][1] == pytest.approx(float(cal.sweep_ece(logits, target, binning="width")))
+    temperature = summary["temperatures"][1]
+    assert summary["after"]["sweep_ece_width"][1] == pytest.approx(
+        float(cal.sweep_ece(logits / temperature, target, binning="width")), abs=1e-4
+    )
+    assert summary["before"]["error"][0] == pytest.approx(1 - summary["before"]["accuracy"][0])
+    assert (here / "study/bars.png").exists()
+
+
+def test_significance_is_paired_over_all_seeds(here: Path) -> None:
+    import torch
+
+    from calibrant import functional as cal
+
+    assert compare("--losses", "ce", "fl", "--seeds", "2", "--epochs", "6") == 0
+    summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
+    both = [[open_predictions(here / f"study/{m}-seed{s}").load() for s in (0, 1)] for m in ("ce", "fl")]
+    a, b = (torch.cat([logits for logits, _ in runs]) for runs in both)
+    target = torch.cat([y for _, y in both[0]])
+    expected = stats.compare(a, b, target, "ece")
+    assert summary["differences"]["ece"]["difference"] == pytest.approx(expected.difference, rel=1e-6)
+    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value, abs=0.05)
+    assert float(cal.ece(a, target)) - float(cal.ece(b, target)) == pytest.approx(expected.difference)
+
+
+def test_other_calibrators(here: Path, capsys) -> None:
+    assert compare("--losses", "ce", "--seeds", "1", "--epochs", "2", "--posthoc", "vector", "isotonic") == 0
+    assert "ECE after calibration" in capsys.readouterr().out
+    assert set(json.loads((here / "study/posthoc.json").read_text())["ce"]) == {"vector", "isotonic"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds", "0"], "--seeds must be a number of at least 1"),
+        (["--seeds", "1", "1"], "different seeds"),
+        (["--set", "loss.margin"], "--set takes FIELD=VALUE,VALUE"),
+        (["--metrics", "zebra"], "--metrics zebra is not known; choose from accuracy, error"),
+        (["--losses", "zebra"], "loss.name must be one of ce"),
+        (["--launcher", "slurm"], "--launcher local or ray"),
+        (["--resources", "gpu"], "--resources takes NAME=NUMBER"),
+        (["--losses", "mbls", "--set", "loss.margin=wide"], ""),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
+    assert compare("--epochs", "1", "--seeds", "1", *arguments) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
+# Crashes and several at once
+
+
+GRID = ["--losses", "ce", "cals-alm", "--seeds", "2", "--epochs", "6"]
+
+
+def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> None:
+    assert compare(*GRID, out="whole") == 0
+    child = os.fork()
+    if not child:
+        os.setsid()
+        compare(*GRID, out="parts")
+        os._exit(0)
+    while not (here / "parts/ce-seed1/history.csv").exists():  # the first two cells are done, the third one runs
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not (here / "parts/table.csv").exists()
+    assert compare(*GRID, out="parts") == 0
+    for name in ("table.csv", "table.md", "table.tex"):
+        assert (here / "parts" / name).read_text() == (here / "whole" / name).read_text(), name
+
+
+def test_several_at_once_give_the_same(here: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "calibrant", "compare", "digits-lt", *GRID, "--epochs", "2", "--quiet"]
+    subprocess.run([*command, "--jobs", "2", "--out", "two"], env=environment, check=True, capture_output=True)
+    assert compare(*GRID, "--epochs", "2", out="one") == 0
+    assert (here / "two/table.csv").read_text() == (here / "one/table.csv").read_text()
+
+
+def workers() -> list[int]:
+    """Processes in which Ray runs a cell."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if b"ray::train_cell" in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds Ray's workers in /proc")
+def test_ray_retries_a_cell_whose_worker_was_killed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="needs ray: pip install 'calibrant[ray]'")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        deadline = time.time() + 120
+        while not killed and time.time() < deadline:
+            time.sleep(0.05)
+            if (here / "study/ce-seed0/history.csv").exists():
+                for process in workers():
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    try:
+        arguments = ["--losses", "ce", "--seeds", "1", "--epochs", "150", "--launcher", "ray", "--resources", "cpu=1"]
+        assert compare(*arguments) == 0
+    finally:
+        ray.shutdown()
+        thread.join()
+    assert killed
+    assert json.loads((here / "study/ce-seed0/environment.json").read_text())["resumed"]
+    alone = fit(read_recipe("digits-lt", ["--loss", "ce", "--epochs", "150"]), here / "alone", quiet=True)
+    done = json.loads((here / "study/ce-seed0/metrics.json").read_text())
+    assert done["test"]["accuracy"] == alone.metrics["test"]["accuracy"]
+    assert done["test"]["ece"] == pytest.approx(alone.metrics["test"]["ece"], rel=1e-6)
