@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,7 @@ def test_light_dark_and_phone(browser, study: Path) -> None:
     browser.find_element("id", "theme").click()
     assert browser.execute_script(style) != first
     browser.set_window_size(400, 800)
+    time.sleep(1)  # charts follow the window with a delay
     width = browser.execute_script("return [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     browser.set_window_size(1100, 900)
     assert width[0] <= width[1] + 1  # wide tables scroll by themselves
@@ -216,7 +218,8 @@ def test_the_headline_says_how_much_and_how_sure() -> None:
     rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
     assert headline(rows) == [
         "cals-alm knows best how sure it is: its confidence is off by 2.0 points on average (2 runs of each).",
-        "ce is off by 8.0. Over all test samples together the gap is 5.5 points (95 % interval 4.5 to 6.5), more than chance.",
+        "ce is off by 8.0. Over all test samples together the gap is 5.5 points (95 % interval 4.5 to 6.5), "
+        "more than chance.",
         "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]

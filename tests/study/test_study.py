@@ -231,14 +231,14 @@ def test_ray_retries_a_cell_whose_worker_was_killed(here: Path, monkeypatch: pyt
     thread = threading.Thread(target=kill_one)
     thread.start()
     try:
-        arguments = ["--losses", "ce", "--seeds", "1", "--epochs", "150", "--launcher", "ray", "--resources", "cpu=1"]
+        arguments = ["--losses", "ce", "--seeds", "1", "--epochs", "60", "--launcher", "ray", "--resources", "cpu=1"]
         assert compare(*arguments) == 0
     finally:
         ray.shutdown()
         thread.join()
     assert killed
     assert json.loads((here / "study/ce-seed0/environment.json").read_text())["resumed"]
-    alone = fit(read_recipe("digits-lt", ["--loss", "ce", "--epochs", "150"]), here / "alone", quiet=True)
+    alone = fit(read_recipe("digits-lt", ["--loss", "ce", "--epochs", "60"]), here / "alone", quiet=True)
     done = json.loads((here / "study/ce-seed0/metrics.json").read_text())
     assert done["test"]["accuracy"] == alone.metrics["test"]["accuracy"]
     assert done["test"]["ece"] == pytest.approx(alone.metrics["test"]["ece"], rel=1e-6)

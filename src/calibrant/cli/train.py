@@ -37,6 +37,8 @@ GROUPS = {
     "optimizer": None,
     "schedule": None,
 }
+#: How infinity is written, and how YAML wants it.
+INFINITE = {"inf": ".inf", "-inf": "-.inf"}
 
 
 def parser() -> Parser:
@@ -122,7 +124,7 @@ def expand(fields: list[str]) -> list[str]:
                 head = f"--{group}.name"
             elif own is not None and rest.split(".")[0] not in own:
                 head = f"--{group}.options.{rest}"
-        found.append(head + equals + value)
+        found.append(head + equals + INFINITE.get(value, value) if equals else INFINITE.get(head, head))
     return found
 
 

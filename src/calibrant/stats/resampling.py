@@ -193,7 +193,8 @@ def comparison(values: list[float], draws: list[np.ndarray], level: float) -> Co
     differences = draws[0] - draws[1]
     difference, resamples = values[0] - values[1], len(differences)
     low, high = around(difference, differences, level)
-    as_far = int((np.abs(differences - differences.mean()) >= abs(difference)).sum())
+    # Less than a rounding error is no difference, however little it varies.
+    as_far = int((np.abs(differences - differences.mean()) >= abs(difference) - 1e-7).sum())
     return Comparison(values[0], values[1], difference, low, high, (1 + as_far) / (1 + resamples), level, resamples)
 
 
