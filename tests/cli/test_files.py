@@ -1,8 +1,8 @@
 """The commands on files of predictions, as a user calls them."""
 
 import json
-import os
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
@@ -73,9 +73,8 @@ def test_evaluate_tells_what_the_functions_tell(here: Path, capsys) -> None:
     assert "it is overconfident. Chance does not explain this (p < 0.001)." in text
     assert (here / "f.png").read_bytes()[:4] == b"\x89PNG"
     page = (here / "r.html").read_text()
-    assert "<td>&lt;script&gt;</td>" in page
-    assert "<script" not in page
-    assert not re.search(r"(src|href)=[\"']http", page)
+    assert "\\u003cscript>" in page  # in the page's data, as text; tests/report opens it in a browser
+    assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=", page)
 
 
 @pytest.mark.parametrize(
@@ -405,34 +404,39 @@ print("grown", peak() - before)
 def test_large_files_are_read_in_parts(here: Path) -> None:
     logits, target = data(2000, 50)
     np.savez("small.npz", logits=logits, target=target)
-    with zipfile.ZipFile("large.npz", "w") as archive:  # 600 MB, the same rows again and again
+    with zipfile.ZipFile("large.npz", "w") as archive:  # 300 MB, the same rows again and again
         for name, array, type_ in (("logits", logits, "<f4"), ("target", target, "<i8")):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                header = {"descr": type_, "fortran_order": False, "shape": (1500 * 2000, *array.shape[1:])}
+                header = {"descr": type_, "fortran_order": False, "shape": (750 * 2000, *array.shape[1:])}
                 np.lib.format.write_array_header_1_0(stream, header)
-                for _ in range(1500):
+                for _ in range(750):
                     stream.write(array.astype(type_).tobytes())
     result = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
     assert float(re.search(r"grown (\S+)", result.stdout)[1]) < 200
     small, large = (json.loads((here / name).read_text())["files"][0] for name in ("small.json", "large.json"))
-    assert large["samples"] == 3_000_000
+    assert large["samples"] == 1_500_000
     for name in ("ece", "nll", "accuracy", "classwise_ece"):
         assert large[name] == pytest.approx(small[name], rel=1e-9)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("here")
-def test_examples_of_the_help_work(command: str) -> None:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
-    options = {"env": environment, "capture_output": True, "text": True}
-    text = subprocess.run(["calibrant", command, "--help"], **options, check=True).stdout  # noqa: S607
-    example = re.search(r"^example:\n((?:  .*\n)+)", text, re.MULTILINE)
-    assert example, text
+def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(command, "--help") == 0
+    example = re.search(r"^example:\n((?:  .*\n)+)", capsys.readouterr().out, re.MULTILINE)
+    assert example
     if command == "apply":
         save("v.npz")
         save("test.npz", seed=1)
         assert run("calibrate", "v.npz", "test.npz") == 0
-    subprocess.run(["bash", "-ec", example[1]], **options, check=True)  # noqa: S607
+    lines = example[1].replace("\\\n", " ")
+    for one in re.split(r"\n(?=  (?:calibrant|python) )", lines.rstrip()):
+        words = shlex.split(one)
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True)
+        else:
+            assert run(*words[1:]) == 0
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -1,9 +1,6 @@
 """The protocol of losses that learn on validation data: observe, adapt, save, resume, several processes."""
 
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from torch import Tensor, nn
 
 from calibrant import losses
 from calibrant.losses import METHODS, AdaptiveLoss
+from processes import run_as_ranks
 
 ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive]
 OPTIONS: dict[str, list[dict]] = {
@@ -286,11 +284,7 @@ dist.destroy_process_group()
 
 
 def test_two_processes_learn_what_one_learns_from_all(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, str(rank), str(tmp_path)], env=environment) for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert run_as_ranks(PROCESS, tmp_path) == [0, 0]
     for key, variants in OPTIONS.items():
         for i, options in enumerate(variants):
             alone = losses.create(key, num_classes=7, **options)

@@ -1,10 +1,7 @@
 """The metrics as objects: batches, merging, processes, checkpoints, and numbers beyond what float32 can count."""
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from calibrant import functional as cal
 from calibrant import metrics
 from calibrant.metrics.cells import Grid, bins_of_equal_mass
 from calibrant.outcomes import Outcomes
+from processes import run_as_ranks
 
 K = 6
 #: Metric, the function it has to agree with, and how closely.
@@ -269,12 +267,7 @@ dist.destroy_process_group()
 
 
 def test_two_processes_measure_what_one_measures_of_all(tmp_path: Path) -> None:
-    folder = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": folder, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    processes = [
-        subprocess.Popen([sys.executable, "-c", PROCESS, str(rank), str(tmp_path)], env=environment) for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert run_as_ranks(PROCESS, tmp_path) == [0, 0]
     logits, target = data()
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert first == second

@@ -69,7 +69,7 @@ def data(n: int, k: int, seed: int = 0, sharpness: float = 1.4) -> tuple[Tensor,
 
 
 @every_case
-@pytest.mark.parametrize(("n", "k"), [(1, 3), (2, 2), (40, 3), (300, 10), (150, 40)])
+@pytest.mark.parametrize(("n", "k"), [(1, 3), (2, 2), (40, 3), (220, 10), (150, 40)])
 def test_against_loops(name: str, n: int, k: int) -> None:
     function, options, reference = CASES[name]
     logits, target = data(n, k)

@@ -1,9 +1,6 @@
 """What every calibrator keeps to, and each against something independent."""
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from calibrant import posthoc
 from calibrant.posthoc import METHODS
 from calibrant.posthoc.spline import natural_spline
 from golden_cases import cases
+from processes import run_as_ranks
 
 DENSE = "local-temperature"
 every = pytest.mark.parametrize("key", METHODS)
@@ -304,20 +302,15 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, 
 logits, target = sample(1000, 4, 2.0)
 part = slice(700) if rank == 0 else slice(700, None)
 batches = list(zip(logits[part].split(300), target[part].split(300)))
-print(float(TemperatureScaling().fit_batches(batches).temperature_))
+with open(f"{folder}/{rank}.txt", "w") as file:
+    file.write(repr(float(TemperatureScaling().fit_batches(batches).temperature_)))
 dist.destroy_process_group()
 """
 
 
 def test_two_processes_find_one_temperature(tmp_path: Path) -> None:
-    folders = f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[1]}"
-    environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-c", PROCESS]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    found = [float(process.communicate(timeout=120)[0]) for process in processes]
+    assert run_as_ranks(PROCESS, tmp_path) == [0, 0]
+    found = [float((tmp_path / f"{rank}.txt").read_text()) for rank in range(2)]
     expected = float(posthoc.TemperatureScaling().fit(*sample(1000, 4, 2.0)).temperature_)
     assert found[0] == found[1] == pytest.approx(expected, rel=1e-5)
 

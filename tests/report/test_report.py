@@ -216,10 +216,10 @@ def summary(method: str, ece: float, accuracy: float, difference: float = 0.0, p
 
 def test_the_headline_says_how_much_and_how_sure() -> None:
     rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
+    gap = "Over all test samples together the gap is 5.5 points"
     assert headline(rows) == [
         "cals-alm knows best how sure it is: its confidence is off by 2.0 points on average (2 runs of each).",
-        "ce is off by 8.0. Over all test samples together the gap is 5.5 points (95 % interval 4.5 to 6.5), "
-        "more than chance.",
+        f"ce is off by 8.0. {gap} (95 % interval 4.5 to 6.5), more than chance.",
         "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
