@@ -140,7 +140,7 @@ def measure(
         num_bins: Bins of all errors that have bins.
         resamples: Resamples of each interval.
         seed: Makes intervals repeatable.
-        keep: Keep 9 bytes of each sample, for a paired comparison.
+        keep: Keep 13 bytes of each sample, for a paired comparison.
         advance: Told how many rows were read.
     """
     file.require_target()

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from calibrant import models
-from golden_cases import FOLDER
+from calibrant.models.gpool_cnn import running_maximum
+from golden_cases import FOLDER, cases
 
 COUNTS = json.loads((FOLDER / "arch_counts.json").read_text())
 PAPERS = {
@@ -68,3 +69,32 @@ def test_bad_names() -> None:
         ValueError, match="model small-cnn takes no option 'depth'; its options are num_classes, channels, width"
     ):
         models.create("small-cnn", 10, depth=3)
+
+
+@pytest.mark.parametrize("case", cases("arch"), ids=lambda case: case.id)
+def test_gpool_cnn_is_the_released_one(case) -> None:
+    network = models.GPoolCNN(20, torch.zeros(3, 100)).double()
+    trained = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
+    assert sum(p.numel() for _, p in trained) == COUNTS["gpool_cnn"]["params"] == 247_316
+    assert [name.split(".")[0] for name, _ in trained[::2]] == ["conv1", "conv2", "conv3", "fc1", "fc2"]
+    with torch.no_grad():
+        for k, (_, p) in enumerate(trained):
+            p.copy_((0.08 * torch.sin(0.61803398875 * torch.arange(1, p.numel() + 1, dtype=torch.float64) + k)).view_as(p))
+        case.check(network.from_vectors(case["embeddings"]), "logits_f64")
+
+
+def test_gpool_cnn_reads_word_numbers() -> None:
+    vectors = torch.randn(50, 8)
+    network = models.GPoolCNN(4, vectors)
+    tokens = torch.randint(50, (3, 30))
+    torch.testing.assert_close(network(tokens), network.from_vectors(vectors[tokens]))
+    assert not network.embedding.weight.requires_grad
+    free = models.GPoolCNN(4, vocabulary=50, dim=8)
+    assert free.embedding.weight.requires_grad
+    assert not free.embedding.weight[0].any()
+
+
+@pytest.mark.parametrize("length", [5, 6, 40])
+def test_running_maximum(length: int) -> None:
+    x = torch.randn(2, 3, length)
+    assert torch.equal(running_maximum(x), nn.functional.max_pool1d(x, 5, stride=1))

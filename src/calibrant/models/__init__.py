@@ -8,11 +8,12 @@ from typing import Any, Final
 from torch import nn
 
 from calibrant.extras import require
+from calibrant.models.gpool_cnn import GPoolCNN
 from calibrant.models.mlp import MLP
 from calibrant.models.residual import densenet121, resnet20, resnet32, resnet50, resnet110, tiny_resnet50, wide_resnet26_10
 from calibrant.models.small_cnn import SmallCNN
 
-__all__ = ["MLP", "MODELS", "SmallCNN", "create"]
+__all__ = ["MLP", "MODELS", "GPoolCNN", "SmallCNN", "create"]
 
 #: Networks by the name that recipes and the command line use.
 MODELS: Final[Mapping[str, Callable[..., nn.Module]]] = {

@@ -182,8 +182,8 @@ class ReliabilityDiagram(Figure):
     @styled
     def side_by_side(diagrams: "list[ReliabilityDiagram]") -> Canvas:
         """Several models, or one before and after calibration, next to each other on the same axes."""
-        columns = min(4, len(diagrams))
-        rows = -(-len(diagrams) // columns)
+        rows = -(-len(diagrams) // 4)  # at most four in a row, and rows as even as can be
+        columns = -(-len(diagrams) // rows)
         figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 3.6 * rows), squeeze=False)
         for ax, diagram in zip(axes.flat, diagrams, strict=False):
             diagram.plot(ax, legend=False)
