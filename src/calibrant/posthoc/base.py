@@ -39,6 +39,7 @@ class Calibrator(nn.Module, ABC):
         paper: Where it was published.
         preserves_accuracy: Whether the predicted class never changes.
         learned: Names of the buffers.
+        share_: Weight of the correction where it is mixed with the network's own probabilities, else None.
     """
 
     key: ClassVar[str]
@@ -46,13 +47,14 @@ class Calibrator(nn.Module, ABC):
     paper: ClassVar[str]
     preserves_accuracy: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]]
+    share_: Tensor | None
     #: Every class by its key; filled as classes are defined.
     known: ClassVar[dict[str, type["Calibrator"]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.num_classes: int | None = None
-        for name in self.learned:
+        for name in (*self.learned, "share_"):
             self.register_buffer(name, None)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -79,7 +81,7 @@ class Calibrator(nn.Module, ABC):
             )
         _check(batch)
         batch = batch._replace(logits=finite(batch.logits))
-        self.num_classes = batch.logits.shape[1]
+        self.num_classes, self.share_ = batch.logits.shape[1], None
         with torch.no_grad():
             self._fit(batch)
             self._compare_with_identity(batch)
@@ -96,7 +98,12 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Tensor) -> Tensor:
         """Return log-probabilities, at least float32, in the shape of ``logits``."""
         self._check_fitted(logits)
-        return self._log_probs(finite(logits).movedim(1, -1)).movedim(-1, 1)
+        logits = finite(logits)
+        result = self._log_probs(logits.movedim(1, -1)).movedim(-1, 1)
+        if self.share_ is None:
+            return result
+        share = self.share_.to(result.dtype)
+        return torch.logaddexp(result + share.log(), logits.log_softmax(dim=1) + torch.log1p(-share))
 
     @torch.no_grad()
     def transform(self, logits: Array) -> Array:
@@ -172,8 +179,8 @@ class Calibrator(nn.Module, ABC):
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         """Make room for what was learned."""
-        for name in self.learned:
-            setattr(self, name, torch.empty_like(state[name]))
+        for name in (*self.learned, "share_"):
+            setattr(self, name, torch.empty_like(state[name]) if name in state else None)
 
     # Checks
 
@@ -193,16 +200,29 @@ class Calibrator(nn.Module, ABC):
             )
 
     def _compare_with_identity(self, batch: Batch) -> None:
-        """Say so when the correction fits the very data it was learned from less well than no correction does."""
-        before = mean_nll(batch, lambda logits: logits.log_softmax(dim=1))
-        after = mean_nll(batch, self)
-        if not after <= before + 1e-6 * abs(before) + 1e-9:
-            warnings.warn(
-                f"{type(self).__name__} makes the predictions it was fitted on worse: their NLL goes from {before:.4f} to "
-                f"{after:.4f}; this network needs no such correction, or another method",
-                UserWarning,
-                stacklevel=4,
-            )
+        """See to it that the data it was learned from are not fitted less well than without a correction.
+
+        Maps of single classes can do that to a network that is calibrated already. They are then mixed with its own
+        probabilities, with the weight that minimises the NLL, a convex problem.
+        """
+        before = own_log_probs(batch, lambda logits: logits.log_softmax(dim=1))
+        after = own_log_probs(batch, self)
+        if not float(after.mean()) < float(before.mean()) - 1e-9:
+            return
+        ratio = (after - before).exp() - 1
+        low, high = 0.0, 1.0
+        if float(ratio.mean()) <= 0:  # the slope at weight 0: any share makes it worse
+            high = 0.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if float((ratio / (1 + middle * ratio)).mean()) > 0 else (low, middle)
+        self.share_ = torch.tensor(low, dtype=torch.float64, device=batch.logits.device)
+        warnings.warn(
+            f"{type(self).__name__} alone would make the predictions it was fitted on worse (NLL "
+            f"{-float(before.mean()):.4f} to {-float(after.mean()):.4f}); it is mixed with the network's own probabilities, its share is {low:.2f}",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def as_tensor(values: Tensor | np.ndarray) -> Tensor:
@@ -229,13 +249,18 @@ def rows(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.logits.movedim(1, -1)[batch.kept], batch.target[batch.kept]
 
 
-def mean_nll(batch: Batch, log_probs: Any) -> float:
-    """Negative log-likelihood, a few samples or images at a time."""
-    total, step = 0.0, max(1, 2**22 // max(1, batch.logits[:1].numel()))
+def own_log_probs(batch: Batch, log_probs: Any) -> Tensor:
+    """Log-probability of each kept sample's true class, a few samples or images at a time."""
+    found, step = [], max(1, 2**22 // max(1, batch.logits[:1].numel()))
     for logits, target, kept in zip(*(part.split(step) for part in batch), strict=True):
         own = log_probs(logits).gather(1, target.unsqueeze(1)).squeeze(1)
-        total -= float(own[kept].double().sum())
-    return total / int(batch.kept.sum())
+        found.append(own[kept].double())
+    return torch.cat(found)
+
+
+def mean_nll(batch: Batch, log_probs: Any) -> float:
+    """Negative log-likelihood."""
+    return -float(own_log_probs(batch, log_probs).mean())
 
 
 def _check(batch: Batch) -> None:
