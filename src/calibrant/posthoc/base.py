@@ -217,9 +217,10 @@ class Calibrator(nn.Module, ABC):
             middle = (low + high) / 2
             low, high = (middle, high) if float((ratio / (1 + middle * ratio)).mean()) > 0 else (low, middle)
         self.share_ = torch.tensor(low, dtype=torch.float64, device=batch.logits.device)
+        change = f"(NLL {-float(before.mean()):.4f} to {-float(after.mean()):.4f})"
         warnings.warn(
-            f"{type(self).__name__} alone would make the predictions it was fitted on worse (NLL "
-            f"{-float(before.mean()):.4f} to {-float(after.mean()):.4f}); it is mixed with the network's own probabilities, its share is {low:.2f}",
+            f"{type(self).__name__} alone would make the predictions it was fitted on worse {change}; "
+            f"it is mixed with the network's own probabilities, its share is {low:.2f}",
             UserWarning,
             stacklevel=4,
         )
