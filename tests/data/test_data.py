@@ -14,6 +14,17 @@ from calibrant.data import Files, Images, MissingDataError, long_tail, long_tail
 from calibrant.train.batches import Batches, crop_and_flip
 
 
+def test_digits_have_a_long_tail() -> None:
+    found = data.digits(imbalance=20)
+    counts = found.train_counts
+    assert counts == [round(counts[0] * 20 ** (-k / 9)) for k in range(10)]
+    assert counts[0] == 20 * counts[9] + 4  # 84 and 4, rounded
+    parts = torch.cat([part.x.flatten(1) for part in (found.train, found.validation, found.test)])
+    assert len(parts.unique(dim=0)) == len(parts)  # no image is in two parts
+    assert len(data.digits(validation=0, test=0).train.y) == 1740
+    assert found.train.x.shape[1:] == (1, 8, 8)
+
+
 def test_digits() -> None:
     found = data.digits(imbalance=20, seed=3)
     assert found.train_counts[0] == 84

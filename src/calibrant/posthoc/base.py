@@ -3,7 +3,6 @@
 import inspect
 import json
 import tempfile
-import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -39,7 +38,6 @@ class Calibrator(nn.Module, ABC):
         paper: Where it was published.
         preserves_accuracy: Whether the predicted class never changes.
         learned: Names of the buffers.
-        share_: Weight of the correction where it is mixed with the network's own probabilities, else None.
     """
 
     key: ClassVar[str]
@@ -47,20 +45,12 @@ class Calibrator(nn.Module, ABC):
     paper: ClassVar[str]
     preserves_accuracy: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]]
-    share_: Tensor | None
-    #: Every class by its key; filled as classes are defined.
-    known: ClassVar[dict[str, type["Calibrator"]]] = {}
 
     def __init__(self) -> None:
         super().__init__()
         self.num_classes: int | None = None
-        for name in (*self.learned, "share_"):
+        for name in self.learned:
             self.register_buffer(name, None)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "key" in cls.__dict__:
-            Calibrator.known[cls.key] = cls
 
     def fit(self, logits: Tensor | np.ndarray, target: Tensor | np.ndarray, *, ignore_index: int = -100) -> "Self":
         """Learn from held-out predictions, which the network must not have been trained on.
@@ -81,10 +71,9 @@ class Calibrator(nn.Module, ABC):
             )
         _check(batch)
         batch = batch._replace(logits=finite(batch.logits))
-        self.num_classes, self.share_ = batch.logits.shape[1], None
+        self.num_classes = batch.logits.shape[1]
         with torch.no_grad():
             self._fit(batch)
-            self._compare_with_identity(batch)
         return self
 
     @abstractmethod
@@ -92,18 +81,13 @@ class Calibrator(nn.Module, ABC):
         """Set the buffers."""
 
     @abstractmethod
-    def _log_probs(self, logits: Tensor) -> Tensor:
-        """Log-probabilities of finite logits ``(..., K)``, classes last."""
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of finite logits ``(N, K, *spatial)``."""
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return log-probabilities, at least float32, in the shape of ``logits``."""
         self._check_fitted(logits)
-        logits = finite(logits)
-        result = self._log_probs(logits.movedim(1, -1)).movedim(-1, 1)
-        if self.share_ is None:
-            return result
-        share = self.share_.to(result.dtype)
-        return torch.logaddexp(result + share.log(), logits.log_softmax(dim=1) + torch.log1p(-share))
+        return self._calibrate(finite(logits))
 
     @torch.no_grad()
     def transform(self, logits: Array) -> Array:
@@ -160,11 +144,13 @@ class Calibrator(nn.Module, ABC):
         Raises:
             ValueError: If the folder does not hold a calibrator.
         """
+        from calibrant.posthoc import METHODS  # noqa: PLC0415 - the table names the classes that this file is the base of
+
         folder = Path(folder)
         try:
             content = json.loads((folder / OPTIONS).read_text())
             state = require("safetensors.torch", "loading a calibrator").load_file(folder / STATE)
-            calibrator = Calibrator.known[content["calibrator"]](**content["options"])
+            calibrator = METHODS[content["calibrator"]](**content["options"])
             calibrator.num_classes = int(content["num_classes"])
             calibrator._prepare_to_load(state)  # noqa: SLF001
             calibrator.load_state_dict(state)
@@ -179,8 +165,8 @@ class Calibrator(nn.Module, ABC):
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         """Make room for what was learned."""
-        for name in (*self.learned, "share_"):
-            setattr(self, name, torch.empty_like(state[name]) if name in state else None)
+        for name in self.learned:
+            setattr(self, name, torch.empty_like(state[name]))
 
     # Checks
 
@@ -199,31 +185,16 @@ class Calibrator(nn.Module, ABC):
                 f"{type(self).__name__} was fitted with {self.num_classes}"
             )
 
-    def _compare_with_identity(self, batch: Batch) -> None:
-        """See to it that the data it was learned from are not fitted less well than without a correction.
 
-        Maps of single classes can do that to a network that is calibrated already. They are then mixed with its own
-        probabilities, with the weight that minimises the NLL, a convex problem.
-        """
-        before = own_log_probs(batch, lambda logits: logits.log_softmax(dim=1))
-        after = own_log_probs(batch, self)
-        if not float(after.mean()) < float(before.mean()) - 1e-9:
-            return
-        ratio = (after - before).exp() - 1
-        low, high = 0.0, 1.0
-        if float(ratio.mean()) <= 0:  # the slope at weight 0: any share makes it worse
-            high = 0.0
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if float((ratio / (1 + middle * ratio)).mean()) > 0 else (low, middle)
-        self.share_ = torch.tensor(low, dtype=torch.float64, device=batch.logits.device)
-        change = f"(NLL {-float(before.mean()):.4f} to {-float(after.mean()):.4f})"
-        warnings.warn(
-            f"{type(self).__name__} alone would make the predictions it was fitted on worse {change}; "
-            f"it is mixed with the network's own probabilities, its share is {low:.2f}",
-            UserWarning,
-            stacklevel=4,
-        )
+class Pointwise(Calibrator):
+    """A calibrator that looks at each sample or pixel by itself."""
+
+    @abstractmethod
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of finite logits ``(..., K)``, classes last."""
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return self._log_probs(logits.movedim(1, -1)).movedim(-1, 1)
 
 
 def as_tensor(values: Tensor | np.ndarray) -> Tensor:

@@ -5,12 +5,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.base import Pointwise, rows
 from calibrant.posthoc.temperature import optimal_temperature
 from calibrant.tensors import Batch
 
 
-class EnsembleTemperatureScaling(Calibrator):
+class EnsembleTemperatureScaling(Pointwise):
     r"""Mix the scaled softmax with the plain one and with no opinion: :math:`w_1 s(l / T) + w_2 s(l) + w_3 / K`.
 
     T is that of temperature scaling; the weights, at least 0 and 1 together, then minimise the NLL, a convex problem

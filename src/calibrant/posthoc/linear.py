@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.base import Pointwise, rows
 from calibrant.tensors import Batch
 from calibrant.validation import in_range
 
@@ -16,7 +16,7 @@ from calibrant.validation import in_range
 CHUNK = 2**22
 
 
-class VectorScaling(Calibrator):
+class VectorScaling(Pointwise):
     r"""A weight and an intercept for each class: :math:`\log \mathrm{softmax}(w \odot l + b)` (Guo et al., ICML 2017).
 
     Args:
@@ -49,7 +49,7 @@ class VectorScaling(Calibrator):
         return (logits * self.weight_.to(logits.dtype) + self.bias_.to(logits.dtype)).log_softmax(dim=-1)
 
 
-class MatrixScaling(Calibrator):
+class MatrixScaling(Pointwise):
     r"""A full linear map: :math:`\log \mathrm{softmax}(W l + b)` (Guo et al., ICML 2017).
 
     The off-diagonal and intercept regularisation (ODIR, Kull et al., NeurIPS 2019) is :math:`\frac{\lambda}{K (K - 1)}
@@ -126,7 +126,7 @@ class DirichletCalibration(MatrixScaling):
 def minimise(
     start: list[Tensor],
     scores: Callable[..., Tensor],
-    penalty: Callable[..., Tensor],
+    penalty: Callable[..., Tensor] | None,
     logits: Tensor,
     target: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
@@ -136,7 +136,7 @@ def minimise(
     Args:
         start: Parameters to start from.
         scores: From a part of the logits and the parameters to new logits.
-        penalty: Of the parameters.
+        penalty: Of the parameters, if there is one.
         logits: ``(n, K)``.
         target: ``(n,)``.
         loss: Sum over a part's samples, from scores and labels; cross-entropy by default.
@@ -155,10 +155,11 @@ def minimise(
 
     def closure() -> float:
         optimizer.zero_grad()
-        value = penalty(*parameters)
-        if value.requires_grad:
+        total = 0.0
+        if penalty is not None:
+            value = penalty(*parameters)
             value.backward()
-        total = float(value.detach())
+            total = float(value.detach())
         for part, labels in zip(logits.split(step), target.split(step), strict=True):
             z = scores(part.double(), *parameters)
             nll = functional.cross_entropy(z, labels, reduction="sum") if loss is None else loss(z, labels)

@@ -95,12 +95,8 @@ class LocalTemperatureScaling(Calibrator):
         ratio: Tensor = self.network(logits.log_softmax(dim=1).clamp(min=-20).float())
         return self.temperature_.to(logits.dtype) * ratio.to(logits.dtype).clamp(-3, 3).exp()
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities ``(N, K, H, W)``."""
-        return (finite(logits) / self.temperatures(logits)).log_softmax(dim=1)
-
-    def _log_probs(self, logits: Tensor) -> Tensor:
-        raise NotImplementedError  # forward needs to know where pixels are
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperatures(logits)).log_softmax(dim=1)
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         super()._prepare_to_load(state)

@@ -6,11 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.base import rows
+from calibrant.posthoc.mixed import Mixed
 from calibrant.tensors import Batch
 
 
-class ClassMaps(Calibrator):
+class ClassMaps(Mixed):
     """A map of each class's probability, one class against the rest; with two classes, a map of the second one's.
 
     The results are normalised. No frequency among n samples tells a probability from 0 closer than 1 / (n + 2), so that none
@@ -22,7 +23,7 @@ class ClassMaps(Calibrator):
     values_: Tensor
     floor_: Tensor
 
-    def _fit(self, batch: Batch) -> None:
+    def _learn(self, batch: Batch) -> None:
         logits, target = rows(batch)
         probs = logits.double().softmax(dim=1)
         maps = number_of_maps(logits.shape[1])

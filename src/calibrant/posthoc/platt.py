@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.base import rows
 from calibrant.posthoc.linear import minimise
+from calibrant.posthoc.mixed import Mixed
 from calibrant.posthoc.pieces import number_of_maps
 from calibrant.tensors import Batch
 
 
-class PlattScaling(Calibrator):
+class PlattScaling(Mixed):
     r"""A sigmoid of the log-odds: :math:`\sigma(a\, o + b)`, :math:`o = \log \frac{s}{1 - s}` (Platt, 1999).
 
     With two classes, of the second one. With more, one sigmoid for each class against the rest, normalised. The labels are
@@ -26,7 +27,7 @@ class PlattScaling(Calibrator):
     slope_: Tensor
     intercept_: Tensor
 
-    def _fit(self, batch: Batch) -> None:
+    def _learn(self, batch: Batch) -> None:
         logits, target = rows(batch)
         maps = number_of_maps(logits.shape[1])
         members = torch.bincount(target, minlength=logits.shape[1])[-maps:].double()
@@ -40,7 +41,7 @@ class PlattScaling(Calibrator):
         self.slope_, self.intercept_ = minimise(
             [torch.ones_like(members), torch.zeros_like(members)],
             lambda part, a, b: log_odds(part) * a + b,
-            lambda a, b: torch.zeros_like(a).sum() + 0 * b.sum(),
+            None,
             logits,
             target,
             loss,

@@ -5,7 +5,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.base import Calibrator, rows
+from calibrant.posthoc.base import rows
+from calibrant.posthoc.mixed import Mixed
 from calibrant.posthoc.pieces import lines
 from calibrant.tensors import Batch
 from calibrant.validation import whole
@@ -14,7 +15,7 @@ from calibrant.validation import whole
 POINTS = 1024
 
 
-class SplineCalibration(Calibrator):
+class SplineCalibration(Mixed):
     r"""Recalibrate the predicted class by the slope of a spline (Gupta et al., ICLR 2021).
 
     With samples in order of confidence, :math:`h(t)` is the number of right predictions among the first :math:`t N`,
@@ -40,7 +41,7 @@ class SplineCalibration(Calibrator):
         super().__init__()
         self.num_knots = whole("num_knots", num_knots, 3)
 
-    def _fit(self, batch: Batch) -> None:
+    def _learn(self, batch: Batch) -> None:
         logits, target = rows(batch)
         confidence, prediction = logits.double().softmax(dim=1).max(dim=1)
         confidence, order = confidence.sort()

@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.distributed import sum_over_processes
 from calibrant.metrics import ece
-from calibrant.posthoc.base import Calibrator, as_tensor, finite
+from calibrant.posthoc.base import Pointwise, as_tensor, finite
 from calibrant.tensors import Batch, Block
 from calibrant.validation import one_of, whole
 
@@ -19,7 +19,7 @@ from calibrant.validation import one_of, whole
 LOWEST, HIGHEST = 1e-3, 1e3
 
 
-class TemperatureScaling(Calibrator):
+class TemperatureScaling(Pointwise):
     r"""Divide all logits by one number: :math:`\log \mathrm{softmax}(l / T)` (Guo et al., ICML 2017).
 
     With :math:`\beta = 1/T` the NLL of the fitting data is convex, so that the temperature that minimises it is unique. It

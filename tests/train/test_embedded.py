@@ -1,0 +1,20 @@
+"""The embedded check: a long-tailed problem on which the point of the package shows."""
+
+import statistics
+from pathlib import Path
+
+from calibrant.cli.train import read_recipe
+from calibrant.train import fit
+
+
+def test_cals_halves_the_calibration_error_of_cross_entropy(tmp_path: Path) -> None:
+    means = {}
+    for loss in ("ce", "cals-alm"):
+        tests = []
+        for seed in range(3):
+            recipe = read_recipe("digits-lt", ["--loss", loss, "--seed", str(seed)])
+            assert (recipe.epochs, recipe.optimizer.name, recipe.optimizer.lr) == (60, "adam", 2e-3)
+            tests.append(fit(recipe, tmp_path / f"{loss}{seed}", quiet=True).metrics["test"])
+        means[loss] = [statistics.mean(test[name] for test in tests) for name in ("ece", "accuracy")]
+    assert means["cals-alm"][0] < means["ce"][0] / 2
+    assert means["cals-alm"][1] >= means["ce"][1]
