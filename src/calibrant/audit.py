@@ -39,6 +39,23 @@ SHOWN = (
 )
 
 
+#: Measures as tables of several models head them: title, whether in percent, and whether more is better.
+COLUMNS: dict[str, tuple[str, bool, bool]] = {
+    "accuracy": ("accuracy", True, True),
+    "error": ("error", True, False),
+    "ece": ("ECE", True, False),
+    "adaptive_ece": ("AdaECE", True, False),
+    "classwise_ece": ("classwise ECE", True, False),
+    "debiased_ece": ("debiased ECE, 15 bins", True, False),
+    "debiased_ece_30": ("debiased ECE, 30 bins", True, False),
+    "sweep_ece_width": ("sweep ECE, equal width", True, False),
+    "sweep_ece": ("sweep ECE, equal mass", True, False),
+    "smooth_ece": ("smooth ECE", True, False),
+    "nll": ("NLL", False, False),
+    "brier": ("Brier", False, False),
+}
+
+
 @dataclass(frozen=True)
 class Audit:
     """What was found in one set of predictions.
@@ -324,7 +341,7 @@ def figure(audits: Sequence[Audit]) -> "Canvas":
     """Reliability diagrams side by side."""
     from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415
 
-    diagrams = [ReliabilityDiagram.from_panel(audit.result, audit.name) for audit in audits]
+    diagrams = [ReliabilityDiagram.from_panel(audit.result, audit.name, ece=audit.intervals["ece"]) for audit in audits]
     return ReliabilityDiagram.side_by_side(diagrams)
 
 

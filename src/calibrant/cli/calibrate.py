@@ -38,12 +38,9 @@ def parser() -> Parser:
         "(dense predictions); all; or auto, the best by cross-validated NLL on the validation predictions.",
     )
     options.reading_options()
+    options.measuring_options()
     options.option("--folds", type=int, default=5, help="Folds of auto's cross-validation.")
-    options.option("--num-bins", type=int, default=15, help="Bins of all errors that have bins.")
-    options.option("--resamples", type=int, default=1000, help="Resamples of each interval.")
-    options.option("--seed", type=int, default=0, help="Makes folds and intervals repeatable.")
     options.option("--out", metavar="FOLDER", default="calibrator", help="Where calibrators and metrics.json go.")
-    options.option("--figure", metavar="FILE", help="Reliability diagrams before and after, as .png, .pdf or .svg.")
     options.option("--same-data", action="store_true", help="Allow measuring on the data that was fitted: optimistic.")
     options.option("--force", action="store_true", help="Replace what exists.")
     return options

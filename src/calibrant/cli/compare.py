@@ -46,9 +46,7 @@ def parser() -> Parser:
     options.option("--launcher", default="local", help="local, or ray for a Ray cluster.")
     options.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="What a run needs of Ray: gpu=1 cpu=4.")
     options.option("--report", action="store_true", help="Also write report.html.")
-    options.option("--quiet", action="store_true", help="No live table.")
-    options.option("--force", action="store_true", help="Train everything again.")
-    options.option("--allow-code", action="store_true", help="Let the recipe name code outside calibrant.")
+    options.training_options()
     return options
 
 
@@ -63,7 +61,9 @@ def run(config: Any, fields: list[str]) -> None:
     metrics = _metrics(config.metrics)
     state = study.State()
     options = {"jobs": config.jobs, "launcher": config.launcher, "resources": _resources(config.resources)}
-    with _live(cells, state, quiet=config.quiet):
+    live = not config.quiet and err.is_terminal
+    options |= {"tell": lambda cell: None if config.quiet or live else _tell(cell, cells, state)}
+    with _live(cells, state) if live else contextlib.nullcontext():
         study.execute(cells, state, **options, force=config.force, allow_code=config.allow_code)
     for cell in cells:
         if cell.folder in state.failed:
@@ -114,16 +114,17 @@ def _cells(config: Any, fields: list[str]) -> "list[Cell]":
 
 
 def _metrics(wanted: list[str]) -> tuple[str, ...]:
+    from calibrant.audit import COLUMNS
     from calibrant.predictions import InputError
-    from calibrant.study import MEASURES, USUAL
+    from calibrant.study import USUAL
 
     if not wanted:
         return USUAL
     if wanted == ["all"]:
-        return tuple(MEASURES)
+        return tuple(COLUMNS)
     for name in wanted:
-        if name not in MEASURES:
-            raise InputError(f"--metrics {name} is not known; choose from {', '.join(MEASURES)}, or say all")
+        if name not in COLUMNS:
+            raise InputError(f"--metrics {name} is not known; choose from {', '.join(COLUMNS)}, or say all")
     return tuple(wanted)
 
 
@@ -220,12 +221,22 @@ def _posthoc(methods: list[str], cells: "list[Cell]", state: "State", folder: Pa
         temporary.write_text(json.dumps(found, indent=1))
 
 
+def _tell(cell: "Cell", cells: "list[Cell]", state: "State") -> None:
+    """A line per run, where there is no terminal for a live table."""
+    ended = f"{len(state.done) + len(state.failed)} of {len(cells)}"
+    err.print(f"{cell.method}, seed {cell.seed}: {_result(cell, state)} ({ended})", markup=False)
+
+
+def _result(cell: "Cell", state: "State") -> str:
+    if cell.folder not in state.done:
+        return "failed"
+    test = state.done[cell.folder]["test"]
+    return f"ECE {100 * test['ece']:.2f}, accuracy {100 * test['accuracy']:.1f}"
+
+
 @contextlib.contextmanager
-def _live(cells: "list[Cell]", state: "State", *, quiet: bool) -> Iterator[None]:
-    """A table that shows what runs, how far, and results so far; a line per run where there is no terminal."""
-    if quiet or not err.is_terminal:
-        yield
-        return
+def _live(cells: "list[Cell]", state: "State") -> Iterator[None]:
+    """A table that shows what runs, how far, and results so far."""
     from rich.live import Live
 
     start = time.time()
@@ -251,12 +262,8 @@ def _progress(cells: "list[Cell]", state: "State", start: float) -> "Table":
                 texts.append("")
                 continue
             total += cell.recipe.epochs
-            if cell.folder in state.done:
-                test = state.done[cell.folder]["test"]
-                texts.append(f"ECE {100 * test['ece']:.2f}, accuracy {100 * test['accuracy']:.1f}")
-                done += cell.recipe.epochs
-            elif cell.folder in state.failed:
-                texts.append("failed")
+            if cell.folder in state.done or cell.folder in state.failed:
+                texts.append(_result(cell, state))
                 done += cell.recipe.epochs
             else:
                 epochs = epochs_done(cell.folder)

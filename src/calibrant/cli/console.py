@@ -47,6 +47,19 @@ class Parser(ArgumentParser):
         )
         self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to leave out.")
 
+    def measuring_options(self) -> None:
+        """Options on how to measure."""
+        self.option("--num-bins", type=int, default=15, help="Bins of all errors that have bins.")
+        self.option("--resamples", type=int, default=1000, help="Resamples of each interval.")
+        self.option("--seed", type=int, default=0, help="Makes whatever is random repeatable.")
+        self.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
+
+    def training_options(self) -> None:
+        """Options on how to train."""
+        self.option("--quiet", action="store_true", help="No progress.")
+        self.option("--force", action="store_true", help="Start over where there is a run already.")
+        self.option("--allow-code", action="store_true", help="Let the recipe name code outside calibrant.")
+
 
 def open_file(path: str, config: Any, part: str = "test") -> Any:
     """Open predictions as the reading options say."""

@@ -25,15 +25,12 @@ def parser() -> Parser:
     options = Parser(description="Audit files of predictions.\n\n" + EXAMPLE)
     options.add_argument("files", nargs="+", metavar="FILE", help="Predictions: .npz, .csv, .parquet or a run folder.")
     options.reading_options()
-    options.option("--num-bins", type=int, default=15, help="Bins of all errors that have bins.")
+    options.measuring_options()
     options.option(
         "--counts", metavar="FILE", help="Training samples of each class, one number a line: adds head, medium, tail."
     )
     options.option("--worst", type=int, default=5, help="How many of the worst calibrated classes to list.")
-    options.option("--resamples", type=int, default=1000, help="Resamples of each interval.")
-    options.option("--seed", type=int, default=0, help="Makes intervals repeatable.")
     options.option("--output", metavar="FILE", default="metrics.json", help="Where all figures go.")
-    options.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
     options.option("--report", metavar="FILE", help="A self-contained .html page.")
     options.option("--force", action="store_true", help="Replace files that exist.")
     return options

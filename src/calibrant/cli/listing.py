@@ -75,19 +75,21 @@ def _losses(config: Any) -> "Table":
     del config
     from calibrant.losses import METHODS
 
-    table = _table("key", "loss", "paper", "learns on validation data")
-    for key, method in METHODS.items():
-        table.add_row(key, method.title, method.paper, "yes" if method.adaptive else "")
-    return table
+    return _methods("loss", "learns on validation data", [(m.key, m.title, m.paper, m.adaptive) for m in METHODS.values()])
 
 
 def _calibrators(config: Any) -> "Table":
     del config
     from calibrant.posthoc import METHODS
 
-    table = _table("key", "calibrator", "paper", "keeps the predicted class")
-    for key, method in METHODS.items():
-        table.add_row(key, method.title, method.paper, "yes" if method.preserves_accuracy else "")
+    rows = [(m.key, m.title, m.paper, m.preserves_accuracy) for m in METHODS.values()]
+    return _methods("calibrator", "keeps the predicted class", rows)
+
+
+def _methods(kind: str, question: str, rows: list[tuple[str, str, str, bool]]) -> "Table":
+    table = _table("key", kind, "paper", question)
+    for *texts, answer in rows:
+        table.add_row(*map(str, texts), "yes" if answer else "")
     return table
 
 

@@ -47,9 +47,7 @@ def parser() -> Parser:
     options.add_argument("recipe", metavar="RECIPE", help="Name of a shipped recipe, or a .yaml.")
     options.option("--out", metavar="FOLDER", help="Where the run goes; runs/RECIPE/LOSS-seedN if not given.")
     options.option("--dry-run", action="store_true", help="Resolve everything, run two batches, estimate the time.")
-    options.option("--quiet", action="store_true", help="No progress bar.")
-    options.option("--force", action="store_true", help="Start over where there is a run already.")
-    options.option("--allow-code", action="store_true", help="Let the recipe name code outside calibrant.")
+    options.training_options()
     return options
 
 

@@ -56,20 +56,22 @@ DATA: Final[Mapping[str, Callable[..., DataSet]]] = {
 }
 
 
-def load(name: str, **options: Any) -> DataSet:
-    """Load a data set by its name in :data:`DATA`.
+def load(name: str | Callable[..., DataSet], **options: Any) -> DataSet:
+    """Load a data set by its name in :data:`DATA`, or by a function of one's own.
 
     Args:
         name: Such as ``"cifar10"``.
-        **options: Of its function, such as ``root``; those that it does not know and that are None are left out.
+        **options: Of its function, such as ``root``; those that are None are left out.
     """
-    if name not in DATA:
+    if isinstance(name, str) and name not in DATA:
         close = difflib.get_close_matches(name, DATA, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"data must be one of {', '.join(DATA)}, got {name!r}{hint}")
-    accepted = inspect.signature(DATA[name]).parameters
+    function = DATA[name] if isinstance(name, str) else name
+    accepted = inspect.signature(function).parameters
     given = {key: value for key, value in options.items() if value is not None}
     unknown = [key for key in given if key not in accepted]
     if unknown:
-        raise ValueError(f"data set {name} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
-    return DATA[name](**given)
+        title = name if isinstance(name, str) else next((n for n, f in DATA.items() if f is name), str(name))
+        raise ValueError(f"data set {title} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
+    return function(**given)

@@ -13,7 +13,7 @@ from calibrant.metrics import calibration
 from calibrant.metrics.panel import PanelResult
 from calibrant.outcomes import top_label
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
-from calibrant.stats import Interval, bootstrap, wilson
+from calibrant.stats import Interval, bins_interval, bootstrap, wilson
 from calibrant.validation import whole
 
 OVER, UNDER = "#F2B48A", "#7FCDB5"  # light ORANGE and GREEN
@@ -31,7 +31,7 @@ class ReliabilityDiagram(Figure):
         low: Lower end of the accuracy's interval.
         high: Upper end.
         ece: The expected calibration error.
-        ece_low: Lower end of its interval, None if there is none.
+        ece_low: Lower end of its interval.
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
@@ -44,8 +44,8 @@ class ReliabilityDiagram(Figure):
     low: list[float]
     high: list[float]
     ece: float
-    ece_low: float | None
-    ece_high: float | None
+    ece_low: float
+    ece_high: float
     level: float
     samples: int
 
@@ -69,9 +69,11 @@ class ReliabilityDiagram(Figure):
         return cls._of(name, bins.counts, *bins.means(), bins.correct, ece, level)
 
     @classmethod
-    def from_panel(cls, result: PanelResult, name: str = "", *, level: float = 0.95) -> "ReliabilityDiagram":
-        """Take the bins of a panel; without an interval of the ECE, for which the panel has not kept enough."""
-        ece = Interval(result.ece, np.nan, np.nan, level, 0, "none")
+    def from_panel(
+        cls, result: PanelResult, name: str = "", *, ece: Interval | None = None, level: float = 0.95
+    ) -> "ReliabilityDiagram":
+        """Take the bins of a panel, and the interval of the ECE: ``ece``, or that of independent samples."""
+        ece = bins_interval(result.bins, level=level) if ece is None else ece
         return cls._of(name, result.bins.counts, *result.bins.means(), result.bins.correct, ece, level)
 
     @classmethod
@@ -86,7 +88,6 @@ class ReliabilityDiagram(Figure):
         level: float,
     ) -> "ReliabilityDiagram":
         low, high = wilson(correct, counts, level)
-        has_interval = ece.method != "none"
         return cls(
             name=name,
             counts=counts.tolist(),
@@ -95,8 +96,8 @@ class ReliabilityDiagram(Figure):
             low=low.tolist(),
             high=high.tolist(),
             ece=ece.value,
-            ece_low=ece.low if has_interval else None,
-            ece_high=ece.high if has_interval else None,
+            ece_low=ece.low,
+            ece_high=ece.high,
             level=level,
             samples=int(counts.sum()),
         )
@@ -104,10 +105,7 @@ class ReliabilityDiagram(Figure):
     @property
     def label(self) -> str:
         """The ECE with its interval, and how it was computed."""
-        interval = ""
-        if self.ece_low is not None and self.ece_high is not None:
-            interval = f" ({100 * self.ece_low:.2f} - {100 * self.ece_high:.2f})"
-        return f"ECE {percent(self.ece)}{interval}"
+        return f"ECE {percent(self.ece)} ({100 * self.ece_low:.2f} - {100 * self.ece_high:.2f})"
 
     @property
     def recipe(self) -> str:

@@ -63,5 +63,5 @@ def figures(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _diagram(name: str, bins: dict[str, Any]) -> ReliabilityDiagram:
-    same = {key: bins[key] for key in ("counts", "confidence", "accuracy", "low", "high", "ece")}
-    return ReliabilityDiagram(name, **same, ece_low=None, ece_high=None, level=0.95, samples=sum(bins["counts"]))
+    same = {key: bins[key] for key in ("counts", "confidence", "accuracy", "low", "high", "ece", "ece_low", "ece_high")}
+    return ReliabilityDiagram(name, **same, level=0.95, samples=sum(bins["counts"]))

@@ -10,25 +10,17 @@ import numpy as np
 import torch
 
 from calibrant import __version__
-from calibrant.audit import Audit, measure
+from calibrant.audit import COLUMNS, Audit, measure
+from calibrant.binning import BinStatistics
 from calibrant.extras import require
 from calibrant.predictions import InputError, open_predictions, replacing
-from calibrant.stats import wilson
+from calibrant.stats import bins_interval, wilson
 
 if TYPE_CHECKING:
     from calibrant.train import Run
 
-#: Measures of the table: title, percent?, more is better?
-COLUMNS = {
-    "accuracy": ("accuracy", True, True),
-    "ece": ("ECE", True, False),
-    "adaptive_ece": ("AdaECE", True, False),
-    "classwise_ece": ("classwise ECE", True, False),
-    "debiased_ece": ("debiased ECE", True, False),
-    "smooth_ece": ("smooth ECE", True, False),
-    "nll": ("NLL", False, False),
-    "brier": ("Brier", False, False),
-}
+#: Measures of the table.
+SHOWN = ("accuracy", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "nll", "brier")
 #: At most so many classes are shown by name.
 CLASSES = 200
 
@@ -178,7 +170,7 @@ def _content(
     return {
         "title": title,
         "headline": list(words),
-        "columns": [{"key": k, "title": t, "percent": p, "more": m} for k, (t, p, m) in COLUMNS.items()],
+        "columns": [{"key": k, "title": t, "percent": p, "more": m} for k, (t, p, m) in ((k, COLUMNS[k]) for k in SHOWN)],
         "methods": shown,
         "sections": sections,
         "how": first["test"]["recipe"],
@@ -196,12 +188,12 @@ def _method(name: str, runs: Sequence[Mapping[str, Any]], p_values: Mapping[str,
     return {
         "name": name,
         "runs": len(runs),
-        "values": {key: _spread([test[key] for test in tests]) for key in COLUMNS},
-        "values_after": {key: _spread([test[key] for test in after]) for key in COLUMNS} if after else None,
+        "values": {key: _spread([test[key] for test in tests]) for key in SHOWN},
+        "values_after": {key: _spread([test[key] for test in after]) for key in SHOWN} if after else None,
         "intervals": tests[0]["intervals"] if len(runs) == 1 else {},
         "p": p_values.get("ece"),
         "temperature": statistics.mean(run["temperature"] for run in runs) if after else None,
-        "all": {key: [test[key] for test in tests] for key in COLUMNS},
+        "all": {key: [test[key] for test in tests] for key in SHOWN},
         "bins": _pooled(tests),
         "after": _pooled(after) if after else None,
         "epochs": [run["history"] for run in runs if "history" in run],
@@ -227,7 +219,7 @@ def _pooled(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     sure = (counts * confidence.nan_to_num()).sum(dim=0)
     low, high = wilson(right, total)
     share = total.clamp(min=1)
-    ece = float(((sure - right).abs()).sum() / total.sum())
+    ece = bins_interval(BinStatistics(total, sure, right))
     return {
         "counts": total.long().tolist(),
         "right": right.round().long().tolist(),
@@ -235,7 +227,9 @@ def _pooled(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "accuracy": (right / share).tolist(),
         "low": low.tolist(),
         "high": high.tolist(),
-        "ece": ece,
+        "ece": ece.value,
+        "ece_low": ece.low,
+        "ece_high": ece.high,
     }
 
 

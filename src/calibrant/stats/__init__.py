@@ -1,7 +1,7 @@
 """How sure one can be of a figure: intervals, comparisons, a test of calibration."""
 
 from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare
-from calibrant.stats.streamed import ImageBins, compare_means, compare_outcomes, panel_intervals, panel_test
+from calibrant.stats.streamed import ImageBins, bins_interval, compare_means, compare_outcomes, panel_intervals, panel_test
 from calibrant.stats.testing import CalibrationTest, calibration_test, wilson
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Comparison",
     "ImageBins",
     "Interval",
+    "bins_interval",
     "bootstrap",
     "calibration_test",
     "compare",

@@ -82,6 +82,15 @@ def panel_intervals(
     return found
 
 
+def bins_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """Interval of the ECE of bins, such as a panel's or those of several runs together."""
+    bins = BinStatistics(*(part.cpu().double() for part in bins))
+    value = float(on_cells.calibration_error(bins))
+    draws = on_cells.calibration_error(_resampled(bins, np.random.default_rng(seed), resamples)).numpy()
+    low, high = around(value, draws, level)
+    return Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap")
+
+
 def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> CalibrationTest:
     """:func:`calibrant.stats.calibration_test` of a panel."""
     cells = Cells(*(part.cpu().double() for part in result.cells))

@@ -3,7 +3,6 @@
 from calibrant.study.execute import State, epochs_done, execute
 from calibrant.study.grid import Cell, cells, parse_options
 from calibrant.study.table import (
-    MEASURES,
     USUAL,
     Summary,
     summarise,
@@ -14,7 +13,6 @@ from calibrant.study.table import (
 )
 
 __all__ = [
-    "MEASURES",
     "USUAL",
     "Cell",
     "State",

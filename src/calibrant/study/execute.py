@@ -4,7 +4,7 @@ import csv
 import os
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -44,6 +44,7 @@ def execute(
     resources: Mapping[str, float] | None = None,
     force: bool = False,
     allow_code: bool = False,
+    tell: Callable[[Cell], None] = lambda cell: None,  # noqa: ARG005
 ) -> None:
     """Train what is missing; what fails is noted and does not stop the others.
 
@@ -55,6 +56,7 @@ def execute(
         resources: What a cell needs of a Ray cluster, such as ``{"gpu": 1}``.
         force: Train everything again.
         allow_code: Let recipes name code outside calibrant.
+        tell: Called after each cell that was trained or failed.
     """
     missing = []
     for cell in cells:
@@ -77,6 +79,7 @@ def execute(
             state.done[cell.folder] = metrics
         else:
             state.failed[cell.folder] = problem
+        tell(cell)
 
 
 def _finished(cell: Cell) -> Mapping[str, Any] | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from calibrant import stats
+from calibrant.audit import COLUMNS
 from calibrant.extras import require
 from calibrant.metrics import debiased_ece, sweep_ece
 from calibrant.outcomes import Outcomes, top_label
@@ -21,21 +22,6 @@ from calibrant.tensors import check
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Measures of the tables: title, whether in percent, and whether more is better.
-MEASURES: dict[str, tuple[str, bool, bool]] = {
-    "accuracy": ("accuracy", True, True),
-    "error": ("error", True, False),
-    "ece": ("ECE", True, False),
-    "adaptive_ece": ("AdaECE", True, False),
-    "classwise_ece": ("classwise ECE", True, False),
-    "debiased_ece": ("debiased ECE, 15 bins", True, False),
-    "debiased_ece_30": ("debiased ECE, 30 bins", True, False),
-    "sweep_ece_width": ("sweep ECE, equal width", True, False),
-    "sweep_ece": ("sweep ECE, equal mass", True, False),
-    "smooth_ece": ("smooth ECE", True, False),
-    "nll": ("NLL", False, False),
-    "brier": ("Brier", False, False),
-}
 USUAL = ("accuracy", "ece", "adaptive_ece", "nll")
 #: Those that temperature scaling leaves as they are.
 FIXED = ("accuracy", "error")
@@ -132,7 +118,7 @@ def summarise(
 
 
 def _measures(cell: Cell, metrics: Mapping[str, Any], part: str, *, everything: bool) -> dict[str, float]:
-    found = {name: float(metrics[part][name]) for name in MEASURES if name in metrics[part]}
+    found = {name: float(metrics[part][name]) for name in COLUMNS if name in metrics[part]}
     found["error"] = 1 - found["accuracy"]
     if everything:
         logits, target = open_predictions(cell.folder).load()
@@ -179,7 +165,7 @@ class _Column:
         if self.name == "p":
             p = row.p_values.get("ece")
             return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-        scale, digits = (100, 2) if MEASURES[self.name][1] else (1, 3)
+        scale, digits = (100, 2) if COLUMNS[self.name][1] else (1, 3)
         text = f"{scale * row.mean(self.name, after=self.after):.{digits}f}"
         spread = row.spread(self.name, after=self.after)
         return text if spread != spread else f"{text} {sign} {scale * spread:.{digits}f}"  # noqa: PLR0124 - NaN of one seed
@@ -187,7 +173,7 @@ class _Column:
 
 def _columns(metrics: Sequence[str]) -> list[_Column]:
     def title(name: str) -> str:
-        return MEASURES[name][0] + (", %" if MEASURES[name][1] else "")
+        return COLUMNS[name][0] + (", %" if COLUMNS[name][1] else "")
 
     before = [_Column(title(name), name) for name in metrics]
     after = [_Column(f"{title(name)}, post T", name, after=True) for name in metrics if name not in FIXED]
@@ -198,9 +184,9 @@ def _marks(rows: Sequence[Summary], columns: Sequence[_Column]) -> list[list[int
     """For each cell: 1 if it is the best of its column, 2 if second, else 0."""
     marks = [[0] * len(columns) for _ in rows]
     for k, column in enumerate(columns):
-        if column.name not in MEASURES or len(rows) < 2:
+        if column.name not in COLUMNS or len(rows) < 2:
             continue
-        sign = -1 if MEASURES[column.name][2] else 1
+        sign = -1 if COLUMNS[column.name][2] else 1
         means = [sign * row.mean(column.name, after=column.after) for row in rows]
         order = sorted(range(len(rows)), key=means.__getitem__)
         marks[order[0]][k] = 1

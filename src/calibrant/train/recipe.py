@@ -206,24 +206,15 @@ class Recipe:
     def load_data(self, *, allow_code: bool = False) -> DataSet:
         """The data set, with its long tail."""
         spec = self.data
-        options = {**spec.options, "root": spec.root, "path": spec.path, "validation": spec.validation}
+        seed = self.seed if spec.seed is None else spec.seed
+        held = int(spec.validation) if spec.validation is not None and spec.validation >= 1 else spec.validation
         function = datasets.DATA.get(spec.name) or _import(spec.name, allow_code=allow_code)
         accepted = inspect.signature(function).parameters
-        if spec.validation is not None and spec.validation >= 1:
-            options["validation"] = int(spec.validation)
-        if "seed" in accepted:
-            options["seed"] = self.seed if spec.seed is None else spec.seed
-        if "download" in accepted:
-            options["download"] = spec.download
-        if "root" not in accepted:
-            options.pop("root")
-        given = {key: value for key, value in options.items() if value is not None}
-        unknown = [key for key in given if key not in accepted]
-        if unknown:
-            raise ValueError(f"data set {spec.name} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
-        found: DataSet = function(**given)
+        where = {"root": spec.root, "seed": seed, "download": spec.download}  # which not every data set has
+        options = {**spec.options, "path": spec.path, "validation": held}
+        options |= {name: value for name, value in where.items() if name in accepted}
+        found = datasets.load(function, **options)
         if spec.long_tail.ratio > 1:
-            seed = self.seed if spec.seed is None else spec.seed
             train, indices = datasets.long_tail(found.train, spec.long_tail.ratio, spec.long_tail.kind, seed)
             before = found.split.get("train")
             split = {**found.split, "train": indices if before is None else before[indices]}
