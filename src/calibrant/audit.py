@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,17 @@ SHOWN = (
     "sweep_ece",
     "smooth_ece",
 )
+#: Also, of segmented images.
+DENSE = {"mean_iou": ("percent", "mean IoU"), "image_ece": ("percent", "ECE, mean of images")}
 
 
 #: Measures as tables of several models head them: title, whether in percent, and whether more is better.
 COLUMNS: dict[str, tuple[str, bool, bool]] = {
     "accuracy": ("accuracy", True, True),
     "error": ("error", True, False),
+    "mean_iou": ("mIoU", True, True),
     "ece": ("ECE", True, False),
+    "image_ece": ("ECE per image", True, False),
     "adaptive_ece": ("AdaECE", True, False),
     "classwise_ece": ("classwise ECE", True, False),
     "debiased_ece": ("debiased ECE, 15 bins", True, False),
@@ -109,6 +113,7 @@ class Audit:
             "name": self.name,
             "source": self.source,
             **found,
+            **({"image_ece": self.intervals["image_ece"].value} if "image_ece" in self.intervals else {}),
             "intervals": {name: interval.to_dict() for name, interval in self.intervals.items()},
             "calibration_test": None if self.test is None else self.test.to_dict(),
             "verdict": self.verdict,
@@ -192,7 +197,7 @@ def measure(
         )
     common = {"resamples": resamples, "seed": seed}
     if images is not None:
-        intervals, test = {"ece": images.ece_interval(**common)}, None
+        intervals, test = images.intervals(**common), None
     else:
         intervals, test = stats.panel_intervals(result, **common), stats.panel_test(result, **common)
     classes = [file.name_of(k) for k in range(file.num_classes)]
@@ -200,7 +205,7 @@ def measure(
     if not keep or images is not None:
         return audit
     labels, confidence, correct, nll = (torch.cat(parts) for parts in kept.values())
-    return Audit(name, str(file.path), classes, result, intervals, test, labels, Outcomes(confidence, correct), nll)
+    return replace(audit, labels=labels, outcomes=Outcomes(confidence, correct), nll=nll)
 
 
 def compare(first: Audit, second: Audit, *, num_bins: int = 15, resamples: int = 1000, seed: int = 0) -> PairedComparison:
@@ -263,8 +268,9 @@ def _main_table(audits: Sequence[Audit]) -> "Table":
     if not several:
         table.columns[-1].justify = "left"
         table.columns[-1].style = "dim"
-    for name in SHOWN:
-        unit, label = MEASURES[name]
+    dense = all("image_ece" in audit.intervals for audit in audits)
+    for name in (*SHOWN, *(DENSE if dense else ())):
+        unit, label = DENSE.get(name) or MEASURES[name]
         values = [_with_interval(audit, name, unit) for audit in audits]
         how = [] if several else [audits[0].result.recipe.get(name, "")]
         table.add_row(label + (", %" if unit == "percent" else ""), *values, *how)
@@ -275,10 +281,10 @@ def _main_table(audits: Sequence[Audit]) -> "Table":
 
 def _with_interval(audit: Audit, name: str, unit: str) -> str:
     scale, digits = (100, 2) if unit == "percent" else (1, 4)
-    text = f"{scale * getattr(audit.result, name):.{digits}f}"
     interval = audit.intervals.get(name)
     if interval is None:
-        return text
+        return f"{scale * getattr(audit.result, name):.{digits}f}"
+    text = f"{scale * interval.value:.{digits}f}"
     return text + f" \\[{scale * interval.low:.{digits}f}, {scale * interval.high:.{digits}f}]"
 
 
@@ -324,8 +330,9 @@ def run_table(metrics: dict[str, Any]) -> "Table":
     """What a run came to, before and after temperature scaling."""
     title = f"{metrics['recipe']}, {metrics['loss']}, seed {metrics['seed']}: test, {metrics['reported']}"
     table = _table(title, "measure", ["network", f"after temperature {metrics['temperature']:.2f}"])
-    for name in ("accuracy", "nll", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece"):
-        unit, label = MEASURES[name]
+    shown = ["accuracy", "nll", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece"]
+    for name in (*shown, *(DENSE if "image_ece" in metrics["test"] else ())):
+        unit, label = DENSE.get(name) or MEASURES[name]
         scale, digits = (100, 2) if unit == "percent" else (1, 4)
         cells = []
         for part in ("test", "test_after_temperature"):

@@ -79,7 +79,7 @@ def test_the_folder_holds_the_proof(finished: Run) -> None:
 
 def test_predictions_are_those_of_the_checkpoint(finished: Run) -> None:
     data = recipe().load_data()
-    network = recipe().build_model(10, 1)
+    network = recipe().build_model(10, {"channels": 1})
     network.load_state_dict({k[8:]: v for k, v in weights(finished.folder).items() if k.startswith("network.")})
     with torch.no_grad():
         expected = network(data.test.x)
@@ -116,7 +116,7 @@ def test_the_engine_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
     run = fit(mine, tmp_path / "run", quiet=True)
     data = mine.load_data()
     torch.manual_seed(0)
-    network, loss = mine.build_model(10, 1), losses.CALSALM(10, margin=1.0)
+    network, loss = mine.build_model(10, {"channels": 1}), losses.CALSALM(10, margin=1.0)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     for epoch in range(3):
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(epoch * 1009))

@@ -70,7 +70,11 @@ def run(config: Any, fields: list[str]) -> None:
             error(f"{cell.method}, seed {cell.seed} failed: {state.failed[cell.folder]}")
     if not state.done:
         raise InputError(f"no run of {folder} came to an end")
-    rows = study.summarise(cells, state.done, everything=len(metrics) > len(study.USUAL))
+    rows = study.summarise(cells, state.done, everything=not study.COSTLY.isdisjoint(metrics))
+    missing = [name for name in metrics if name not in rows[0].before]
+    if missing and config.metrics not in ([], ["all"]):
+        raise InputError(f"--metrics {missing[0]}: these runs do not have it")
+    metrics = tuple(name for name in metrics if name not in missing)
     title = _title(recipe, cells, state)
     for part in _parts(metrics):
         out.print(study.table_rich(rows, title, part))

@@ -8,11 +8,8 @@ from typing import Any, Final
 
 from calibrant.data.base import (
     DataSet,
-    Files,
-    Images,
     LongTailKind,
     MissingDataError,
-    Part,
     data_root,
     long_tail,
     long_tail_counts,
@@ -20,7 +17,10 @@ from calibrant.data.base import (
 )
 from calibrant.data.digits import digits
 from calibrant.data.folders import class_folders, imagenet, imagenet_lt, tiny_imagenet
+from calibrant.data.parts import Files, Images, Masks, Part, Texts
 from calibrant.data.small import SOURCES, npz, torchvision_set
+from calibrant.data.texts import newsgroups20, text_files
+from calibrant.data.voc import voc
 
 __all__ = [
     "DATA",
@@ -28,8 +28,10 @@ __all__ = [
     "Files",
     "Images",
     "LongTailKind",
+    "Masks",
     "MissingDataError",
     "Part",
+    "Texts",
     "class_folders",
     "data_root",
     "digits",
@@ -38,10 +40,13 @@ __all__ = [
     "load",
     "long_tail",
     "long_tail_counts",
+    "newsgroups20",
     "npz",
     "split_off",
+    "text_files",
     "tiny_imagenet",
     "torchvision_set",
+    "voc",
 ]
 
 #: Data sets by the name that recipes and the command line use.
@@ -51,7 +56,10 @@ DATA: Final[Mapping[str, Callable[..., DataSet]]] = {
     "tiny-imagenet": tiny_imagenet,
     "imagenet": imagenet,
     "imagenet-lt": imagenet_lt,
+    "newsgroups20": newsgroups20,
+    "voc": voc,
     "folders": class_folders,
+    "texts": text_files,
     "npz": npz,
 }
 

@@ -1,76 +1,20 @@
-"""What a data set is: three parts, in memory or as files."""
+"""What a data set is: three parts, and what is known about them."""
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.data.parts import Images, Masks, Part, Texts
 from calibrant.validation import in_range, one_of
 
 #: Where data is looked for if no root is given.
 ROOT_VARIABLE = "CALIBRANT_DATA"
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images in memory.
-
-    Attributes:
-        x: ``(N, C, H, W)``, uint8 or float32 in [0, 1].
-        y: Labels ``(N,)``.
-    """
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def subset(self, indices: Tensor) -> "Images":
-        """Those with the given numbers."""
-        return Images(self.x[indices], self.y[indices])
-
-    def checksum(self) -> str:
-        """A short fingerprint of inputs and labels."""
-        digest = hashlib.sha256(self.y.numpy().tobytes())
-        digest.update(np.ascontiguousarray(self.x.numpy()).tobytes())
-        return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Files:
-    """Images on disk, read when they are needed.
-
-    Attributes:
-        paths: Where they are.
-        y: Labels ``(N,)``.
-    """
-
-    paths: Sequence[str]
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def subset(self, indices: Tensor) -> "Files":
-        """Those with the given numbers."""
-        return Files([self.paths[i] for i in indices.tolist()], self.y[indices])
-
-    def checksum(self) -> str:
-        """A short fingerprint of file names, sizes and labels."""
-        digest = hashlib.sha256(self.y.numpy().tobytes())
-        for path in self.paths:
-            digest.update(f"{Path(path).name} {Path(path).stat().st_size}\n".encode())
-        return digest.hexdigest()[:16]
-
-
-Part = Images | Files
 
 
 @dataclass(frozen=True)
@@ -86,6 +30,8 @@ class DataSet:
         mean: Of each channel, of values in [0, 1].
         std: Of each channel.
         split: Which samples of the source went where, written into the run folder.
+        vocabulary: Words of texts; the first has number 1, for 0 is padding.
+        vectors: Of padding and the words; None if they are to be trained.
     """
 
     name: str
@@ -96,6 +42,8 @@ class DataSet:
     mean: Sequence[float] = (0.0,)
     std: Sequence[float] = (1.0,)
     split: Mapping[str, Tensor] = field(default_factory=dict)
+    vocabulary: Sequence[str] = ()
+    vectors: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -103,8 +51,22 @@ class DataSet:
         return len(self.classes)
 
     @property
+    def ignore_index(self) -> int:
+        """Label of pixels that are left out."""
+        return self.train.ignore_index if isinstance(self.train, Masks) else -100
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a network has to know of its inputs: channels of images, or the vocabulary or vectors of texts."""
+        if isinstance(self.train, Texts):
+            return {"vocabulary": len(self.vocabulary) + 1} if self.vectors is None else {"vectors": self.vectors}
+        return {"channels": self.train.x.shape[1] if isinstance(self.train, Images) else 3}
+
+    @cached_property
     def train_counts(self) -> list[int]:
-        """Training samples of each class."""
+        """Training samples, or pixels, of each class."""
+        if isinstance(self.train, Masks):
+            return self.train.counts(self.num_classes)
         counts: list[int] = torch.bincount(self.train.y, minlength=self.num_classes).tolist()
         return counts
 
@@ -187,6 +149,8 @@ def long_tail(
     Returns:
         What stays, and its numbers.
     """
+    if isinstance(part, Masks):
+        raise TypeError("a long tail is cut of samples that have one class each, not of segmented images")
     classes = int(part.y.max()) + 1
     members = [torch.nonzero(part.y == k).flatten() for k in range(classes)]
     counts = long_tail_counts(most or min(map(len, members)), classes, ratio, kind)

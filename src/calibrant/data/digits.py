@@ -1,6 +1,7 @@
 import torch
 
-from calibrant.data.base import DataSet, Images, long_tail_counts
+from calibrant.data.base import DataSet, long_tail_counts
+from calibrant.data.parts import Images
 from calibrant.extras import require
 from calibrant.validation import in_range, whole
 

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, Files, Images, MissingDataError, data_root, split_off
-from calibrant.extras import require
+from calibrant.data.base import DataSet, MissingDataError, data_root, split_off
+from calibrant.data.parts import Files, Images, read_image
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -103,12 +102,6 @@ def imagenet_lt(root: str | Path | None = None) -> DataSet:
         names[k] = Path(place).parent.name
     train, held, test = parts
     return DataSet("imagenet-lt", names, train, held, test, IMAGENET_MEAN, IMAGENET_STD)
-
-
-def read_image(path: str) -> Tensor:
-    """An image as uint8 ``(3, H, W)``, grey ones in three equal channels."""
-    with require("PIL.Image", "reading images").open(path) as image:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 
 def decode(paths: Sequence[str]) -> Tensor:

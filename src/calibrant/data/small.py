@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, Images, MissingDataError, data_root, split_off
+from calibrant.data.base import DataSet, MissingDataError, data_root, split_off
+from calibrant.data.parts import Images
 from calibrant.extras import require
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ def _resampled(bins: BinStatistics, random: np.random.Generator, resamples: int)
 
 
 class ImageBins:
-    """Bins of each image, to resample whole images: pixels of one image are not independent.
+    """Sums of each image, to resample whole images: pixels of one image are not independent.
 
     Args:
         num_bins: Bins of equal width.
@@ -144,23 +144,47 @@ class ImageBins:
     def __init__(self, num_bins: int = 15) -> None:
         self.num_bins = num_bins
         self.tables: list[Tensor] = []
+        self.areas: list[Tensor] = []
 
     def update(self, logits: Tensor, target: Tensor, ignore_index: int = -100) -> None:
-        """Add images ``(n, K, *spatial)``."""
+        """Add images ``(n, K, *spatial)``; those without a label do not count."""
         batch = tensors.check(logits, target, ignore_index)
         confidence, correct = top_label(batch)
-        cell = batch.kept.nonzero()[:, 0] * self.num_bins
+        image, (size, classes) = batch.kept.nonzero()[:, 0], logits.shape[:2]
+        cell = image * self.num_bins
         cell = cell + bin_index(confidence.double(), equal_width_edges(self.num_bins).to(confidence.device))
-        size = len(logits) * self.num_bins
         columns = [torch.ones_like(confidence), confidence, correct]
-        sums = [confidence.new_zeros(size, dtype=torch.float64).index_add_(0, cell, c.double()) for c in columns]
-        self.tables.append(torch.stack(sums).view(3, len(logits), self.num_bins).cpu())
+        shape = (size, self.num_bins)
+        sums = [
+            confidence.new_zeros(size * self.num_bins, dtype=torch.float64).index_add_(0, cell, c.double()) for c in columns
+        ]
+        label, predicted = batch.target[batch.kept], batch.logits.argmax(dim=1)[batch.kept]
+        right = label == predicted
+        pairs = [(label[right], image[right]), (label, image), (predicted, image)]
+        areas = [torch.bincount(own * classes + k, minlength=size * classes).view(size, classes) for k, own in pairs]
+        kept = sums[0].view(shape).sum(dim=1) > 0
+        self.tables.append(torch.stack(sums).view(3, *shape)[:, kept].cpu())
+        self.areas.append(torch.stack(areas)[:, kept].double().cpu())
 
-    def ece_interval(self, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
-        """Interval of the pooled ECE."""
-        table = torch.cat(self.tables, dim=1)
-        value = float(on_cells.calibration_error(BinStatistics(*table.sum(dim=1))))
-        weights = multinomial(np.ones(table.shape[1], dtype=np.int64), np.random.default_rng(seed), resamples)
-        draws = on_cells.calibration_error(BinStatistics(*(weights @ part for part in table)))
-        low, high = around(value, draws.numpy(), level)
-        return Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap of images")
+    def intervals(self, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Interval]:
+        """Accuracy, mean IoU and ECE of all pixels, and the mean over images of their own ECE (``image_ece``)."""
+        table, areas = torch.cat(self.tables, dim=1), torch.cat(self.areas, dim=1)
+        own = on_cells.calibration_error(BinStatistics(*table))
+        size = table.shape[1]
+        weights = multinomial(np.ones(size, dtype=np.int64), np.random.default_rng(seed), resamples)
+        everything = torch.cat([torch.ones(1, size, dtype=torch.float64), weights])
+        bins = BinStatistics(*(everything @ part for part in table))
+        intersection, labelled, predicted = (everything @ part for part in areas)
+        union = labelled + predicted - intersection
+        found = {
+            "accuracy": bins.correct.sum(dim=1) / bins.counts.sum(dim=1),
+            "mean_iou": (intersection / union.clamp(min=1)).sum(dim=1) / (union > 0).sum(dim=1),
+            "ece": on_cells.calibration_error(bins),
+            "image_ece": everything @ own / size,
+        }
+        intervals = {}
+        for name, values in found.items():
+            value = float(values[0])
+            low, high = around(value, values[1:].numpy(), level)
+            intervals[name] = Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap of images")
+        return intervals

@@ -3,6 +3,7 @@
 from calibrant.study.execute import State, epochs_done, execute
 from calibrant.study.grid import Cell, cells, parse_options
 from calibrant.study.table import (
+    COSTLY,
     USUAL,
     Summary,
     summarise,
@@ -13,6 +14,7 @@ from calibrant.study.table import (
 )
 
 __all__ = [
+    "COSTLY",
     "USUAL",
     "Cell",
     "State",

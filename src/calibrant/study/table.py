@@ -22,9 +22,12 @@ from calibrant.tensors import check
 if TYPE_CHECKING:
     from rich.table import Table
 
-USUAL = ("accuracy", "ece", "adaptive_ece", "nll")
+#: What is shown if nothing else is asked for, of what there is; the second and the fourth of segmented images only.
+USUAL = ("accuracy", "mean_iou", "ece", "image_ece", "adaptive_ece", "nll")
+#: Those that need the predictions again.
+COSTLY = {"debiased_ece_30", "sweep_ece_width"}
 #: Those that temperature scaling leaves as they are.
-FIXED = ("accuracy", "error")
+FIXED = ("accuracy", "error", "mean_iou")
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def summarise(
     Args:
         cells: All cells.
         done: Metrics of the finished ones by folder.
-        everything: Also measures that need the predictions again: debiased with 30 bins, sweep with equal width.
+        everything: Also measures that need the predictions again, :data:`COSTLY`.
         test: Compare with the first method.
     """
     methods: dict[str, list[Cell]] = {}
@@ -120,6 +123,8 @@ def summarise(
 def _measures(cell: Cell, metrics: Mapping[str, Any], part: str, *, everything: bool) -> dict[str, float]:
     found = {name: float(metrics[part][name]) for name in COLUMNS if name in metrics[part]}
     found["error"] = 1 - found["accuracy"]
+    if "image_ece" not in found:
+        found.pop("mean_iou", None)  # which says something of segmented images only
     if everything:
         logits, target = open_predictions(cell.folder).load()
         if part == "test_after_temperature":
@@ -140,7 +145,8 @@ def _compare(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[dict[str, fl
     parts: list[list[Outcomes]] = [[], []]
     for pair in pairs:
         loaded = [open_predictions(cell.folder).load() for cell in pair]
-        if not torch.equal(loaded[0][1], loaded[1][1]):
+        target = loaded[0][1]
+        if target.dim() > 1 or not torch.equal(target, loaded[1][1]):  # pixels of an image are not independent
             return {}, {}
         for side, (logits, target) in zip(parts, loaded, strict=True):
             side.append(top_label(check(logits, target)))

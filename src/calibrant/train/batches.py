@@ -1,5 +1,7 @@
 """Batches: sliced and augmented as a whole where images are in memory, read by worker processes where they are files.
 
+Texts of a batch are of similar length, so that little of it is padding.
+
 Order and augmentation follow from the seed and the epoch alone, so that a run that is resumed sees what it would have seen.
 Each process of a distributed job takes its share of every training batch, and every so-manieth validation sample: nothing is
 padded and nothing counted twice.
@@ -12,12 +14,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from calibrant.data import DataSet, Files, Images, Part
-from calibrant.data.folders import read_image
+from calibrant.data import DataSet, Files, Images, Masks, Part, Texts
+from calibrant.data.parts import read_image
 from calibrant.extras import require
 from calibrant.train.recipe import Augmentation
 
 Batch = tuple[Tensor, Tensor, int]
+#: Batches of texts that are drawn together, then sorted by length.
+POOL = 40
+#: Segmented images that are measured are padded to a multiple of this, as networks need it.
+MULTIPLE = 32
 #: Pixels that an image is padded by before it is cropped at random.
 PADDING = 4
 
@@ -34,6 +40,7 @@ class Batches:
         augmentation: How.
         drop_last: Leave out the last batch if it is smaller.
         size: Side of images from files.
+        longest: Longest side that segmented images are scaled to before a crop of ``size``.
         workers: Processes that read files.
         rank: Number of this process.
         world: Number of processes.
@@ -50,12 +57,19 @@ class Batches:
         augmentation: Augmentation = "none",
         drop_last: bool = False,
         size: int = 224,
+        longest: int | None = None,
         workers: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         self.part, self.batch_size, self.seed, self.train = part, batch_size, seed, train
-        self.augmentation, self.drop_last, self.size, self.workers = augmentation, drop_last, size, workers
+        self.augmentation, self.drop_last, self.size, self.longest, self.workers = (
+            augmentation,
+            drop_last,
+            size,
+            longest,
+            workers,
+        )
         self.rank, self.world, self.epoch = rank, world, 0
         channels = part.x.shape[1] if isinstance(part, Images) else 3
         self.mean, self.std = (
@@ -71,15 +85,26 @@ class Batches:
         """Numbers of this process's samples of each batch, and the size of the whole batch."""
         if not self.train:
             own = torch.arange(self.rank, len(self.part), self.world)
+            if isinstance(self.part, Texts):
+                own = own[self.part.lengths[own].argsort(stable=True)]
             return [(batch, len(batch)) for batch in own.split(max(1, self.batch_size // self.world))]
-        order = torch.randperm(len(self.part), generator=self._random(0))
+        random = self._random(0)
+        order = torch.randperm(len(self.part), generator=random)
         batches = list(order.split(self.batch_size))
+        if isinstance(self.part, Texts):
+            batches = by_length(order, self.part.lengths, self.batch_size, random)
         if self.drop_last and len(batches) > 1 and len(batches[-1]) < self.batch_size:
             batches.pop()
         return [(batch[self.rank :: self.world], len(batch)) for batch in batches]
 
     def __iter__(self) -> Iterator[Batch]:
+        if isinstance(self.part, Texts):
+            return self._of_texts(self.part)
         return self._from_memory(self.part) if isinstance(self.part, Images) else self._from_files(self.part)
+
+    def _of_texts(self, texts: Texts) -> Iterator[Batch]:
+        for indices, whole in self.indices():
+            yield texts.padded(indices), texts.y[indices], whole
 
     def _from_memory(self, images: Images) -> Iterator[Batch]:
         random = self._random(1 + self.rank)
@@ -89,10 +114,18 @@ class Batches:
                 x = crop_and_flip(x, random)
             yield self._normalised(x), images.y[indices], whole
 
-    def _from_files(self, files: Files) -> Iterator[Batch]:
+    def _reader(self, part: Files | Masks) -> Dataset[tuple[Tensor, Tensor]]:
+        if isinstance(part, Files):
+            return _Reader(part, transform(self.augmentation if self.train else "none", self.size, train=self.train))
+        if self.train:
+            return _DenseReader(part, JointTransform(self.augmentation, self.size, self.longest, part.ignore_index))
+        height, width = (-(-side // MULTIPLE) * MULTIPLE for side in part.largest())
+        return _DenseReader(part, _Padding(height, width, part.ignore_index))
+
+    def _from_files(self, files: Files | Masks) -> Iterator[Batch]:
         batches = self.indices()
         loader = DataLoader(
-            _Reader(files, transform(self.augmentation if self.train else "none", self.size, train=self.train)),
+            self._reader(files),
             batch_sampler=[indices.tolist() for indices, _ in batches],
             num_workers=self.workers,
             generator=self._random(1 + self.rank),  # from which workers get their seeds
@@ -117,6 +150,39 @@ class _Reader(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.change(read_image(self.files.paths[index])), self.files.y[index]
+
+
+class _DenseReader(Dataset[tuple[Tensor, Tensor]]):
+    def __init__(self, part: Masks, change: Any) -> None:
+        self.part, self.change = part, change
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, mask = self.change(*self.part.read(index))
+        return image, mask
+
+
+class _Padding:
+    """Pads images and masks to one size at the lower right."""
+
+    def __init__(self, height: int, width: int, void: int) -> None:
+        self.height, self.width, self.void = height, width, void
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        more = (0, self.width - image.shape[-1], 0, self.height - image.shape[-2])
+        pad = torch.nn.functional.pad
+        return pad(image, more), pad(mask, more, value=self.void)
+
+
+def by_length(order: Tensor, lengths: Tensor, batch_size: int, random: torch.Generator) -> list[Tensor]:
+    """Batches of similar length, in random order: sorted within pools of :data:`POOL` batches, the smallest batch last."""
+    pools = [pool[lengths[pool].argsort(stable=True)] for pool in order.split(POOL * batch_size)]
+    batches = [batch for pool in pools for batch in pool.split(batch_size)]
+    full = [batch for batch in batches if len(batch) == batch_size]
+    shuffled = [full[i] for i in torch.randperm(len(full), generator=random).tolist()]
+    return shuffled + [batch for batch in batches if len(batch) < batch_size]
 
 
 def crop_and_flip(x: Tensor, random: torch.Generator) -> Tensor:
@@ -148,3 +214,32 @@ def transform(augmentation: Augmentation, size: int, *, train: bool) -> Any:
     if augmentation == "timm":  # as CALS used timm's create_transform: jitter 0.4, erase a quarter of the images with noise
         steps += [v2.ColorJitter(0.4, 0.4, 0.4), v2.RandomErasing(0.25, value="random")]
     return v2.Compose(steps)
+
+
+class JointTransform:
+    """The same change of an image and its mask, for training: a random crop of the network's size, padded where needed.
+
+    With the augmentation ``"segmentation"``, as in CALS, also mirrored, and changed in brightness and contrast by 0.3, in
+    saturation and hue.
+
+    Args:
+        augmentation: How.
+        size: Side of the crop.
+        longest: What the longest side is scaled to before; None leaves images as they are.
+        void: Class number of what is padded.
+    """
+
+    def __init__(self, augmentation: Augmentation, size: int, longest: int | None, void: int) -> None:
+        v2 = require("torchvision.transforms.v2", "segmented images")
+        self.tv = require("torchvision.tv_tensors", "segmented images")
+        fill = {self.tv.Image: 0, self.tv.Mask: void}
+        steps = [] if longest is None else [v2.Resize(None, max_size=longest, antialias=True)]
+        steps += [v2.RandomCrop(size, pad_if_needed=True, fill=fill)]
+        if augmentation == "segmentation":
+            steps += [v2.RandomHorizontalFlip(), v2.ColorJitter(0.3, 0.3, 0.3, 0.05)]
+        self.change = v2.Compose(steps)
+
+    def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Change both."""
+        x, y = self.change(self.tv.Image(image), self.tv.Mask(mask))
+        return x.as_subclass(Tensor), y.as_subclass(Tensor)

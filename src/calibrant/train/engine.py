@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.data import DataSet
+from calibrant.data import DataSet, Masks
 from calibrant.losses import AdaptiveLoss, Loss
 from calibrant.metrics import CalibrationPanel, PanelResult
 from calibrant.predictions import replacing
@@ -43,7 +43,7 @@ class Module(lightning.LightningModule):
         super().__init__()
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
         # In a tuple, so that it is no part of the module, and its sums no part of the checkpoint.
-        self._panel = (CalibrationPanel(data.num_classes, recipe.num_bins),)
+        self._panel = (CalibrationPanel(data.num_classes, recipe.num_bins, ignore_index=data.ignore_index),)
         self.result: PanelResult | None = None
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
@@ -68,6 +68,7 @@ class Module(lightning.LightningModule):
             augmentation=recipe.augmentation,
             drop_last=train and recipe.drop_last,
             size=recipe.data.size,
+            longest=recipe.data.longest,
             workers=recipe.data.workers,
             rank=self.global_rank,
             world=self.trainer.world_size,
@@ -124,7 +125,8 @@ class Module(lightning.LightningModule):
     def _look_at_bins(self, logits: Tensor, y: Tensor) -> None:
         """Confidence in the true class of training samples, by the validation bins that AdaFocal looks them up in."""
         assert self._confidence is not None  # noqa: S101
-        own = logits.float().softmax(dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+        kept = y != self.data.ignore_index
+        own = logits.float().softmax(dim=1).gather(1, y.where(kept, 0).unsqueeze(1)).squeeze(1)[kept]
         place = torch.bucketize(own, self.loss.get_buffer("edges").to(own.dtype))
         self._confidence[0].index_add_(0, place, torch.ones_like(own))
         self._confidence[1].index_add_(0, place, own)
@@ -222,14 +224,23 @@ class Keeper(lightning.Callback):
         row = {"epoch": epoch, "train_loss": pl_module.train_loss(), "lr": trainer.optimizers[0].param_groups[0]["lr"]}
         result, better = pl_module.result, False
         if result is not None:
-            row |= {"validation_loss": pl_module.validation_loss(), **measures(result)}
+            row |= {
+                "validation_loss": pl_module.validation_loss(),
+                **measures(result, dense=isinstance(pl_module.data.train, Masks)),
+            }
             if isinstance(pl_module.loss, AdaptiveLoss):
                 state = learned_state(pl_module.loss) | pl_module.train_confidences()
                 for name, value in state.items():
                     self.learned.setdefault(name, []).append(value)
                     if name in ("multipliers", "rho", "gammas"):
                         row |= {f"{name}_{what}": float(getattr(value, what)()) for what in ("min", "mean", "max")}
-            score = {"accuracy": -result.accuracy, "nll": result.nll, "ece": result.ece}.get(self.select, -float(epoch))
+            scores = {
+                "accuracy": -result.accuracy,
+                "nll": result.nll,
+                "ece": result.ece,
+                "mean_iou": -result.mean_iou,
+            }
+            score = scores.get(self.select, -float(epoch))
             better = score < self.best
             self.best = min(score, self.best)
             pl_module.result = None
@@ -260,9 +271,9 @@ class Keeper(lightning.Callback):
             temporary.replace(folder / "best.ckpt")
 
 
-def measures(result: PanelResult) -> dict[str, float]:
+def measures(result: PanelResult, *, dense: bool = False) -> dict[str, float]:
     """Columns of the history."""
-    names = ("accuracy", "ece", "adaptive_ece", "classwise_ece", "nll", "brier")
+    names = ["accuracy", "ece", "adaptive_ece", "classwise_ece", "nll", "brier", *(["mean_iou"] if dense else [])]
     return {name: float(getattr(result, name)) for name in names}
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,11 +22,11 @@ from lightning.pytorch import loggers as lightning_loggers
 from torch import Tensor, nn
 
 from calibrant import __version__, audit
-from calibrant.data import DataSet, Images
+from calibrant.data import DataSet, Masks
 from calibrant.extras import require
 from calibrant.losses import Loss
 from calibrant.posthoc import TemperatureScaling
-from calibrant.predictions import Chunk, InputError, open_predictions, replacing, write_npz
+from calibrant.predictions import Chunk, InputError, Predictions, open_predictions, replacing, write_npz
 from calibrant.train.batches import Batches
 from calibrant.train.engine import FORMAT, Keeper, Module
 from calibrant.train.progress import Bar
@@ -109,15 +110,14 @@ def fit(
 def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[nn.Module, Loss]:
     """Network and loss of a recipe, the same weights for the same seed."""
     torch.manual_seed(recipe.seed)
-    channels = data.train.x.shape[1] if isinstance(data.train, Images) else 3
-    network = recipe.build_model(data.num_classes, channels, allow_code=allow_code)
+    network = recipe.build_model(data.num_classes, data.facts, allow_code=allow_code)
     if any(isinstance(p, nn.UninitializedParameter) for p in network.parameters()):
         sample = next(iter(Batches(data, data.validation, 2, size=recipe.data.size)))[0]
         with torch.no_grad():
             network(sample)
     if recipe.model.compile:
         network.compile()
-    return network, recipe.build_loss(data.num_classes, allow_code=allow_code)
+    return network, recipe.build_loss(data.num_classes, data.ignore_index, allow_code=allow_code)
 
 
 def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> lightning.Trainer:
@@ -160,7 +160,7 @@ def _prepare(recipe: Recipe, folder: Path, *, force: bool) -> Run | None:
     text = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True)
     known = folder / "recipe.yaml"
     if force and known.exists():
-        for name in ("checkpoints", "predictions", "logs"):
+        for name in ("checkpoints", "predictions", "logs", "figures"):
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in ("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"):
             (folder / name).unlink(missing_ok=True)
@@ -283,17 +283,24 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
     weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
     network.load_state_dict(weights)
     network.to(device).eval()
-    counts = data.train_counts
+    live = {}
     for part in ("validation", "test"):
-        logits, target = predict(recipe, data, part, network, device)
+        chunks: Iterable[Chunk]
+        if isinstance(getattr(data, part), Masks):
+            live[part] = Network(recipe, data, part, network, device)
+            chunks = live[part].grid(recipe.data.stride)
+        else:
+            chunks = [Chunk(0, *predict(recipe, data, part, network, device))]
         write_npz(
             folder / "predictions" / f"{part}.npz",
-            [Chunk(0, logits, target)],
-            len(logits),
+            chunks,
+            len(getattr(data, part)),
             classes=data.classes,
-            train_counts=counts,
+            train_counts=data.train_counts,
             force=True,
         )
+    if live:
+        draw_pixels(live["test"], folder / "figures")
     metrics = {
         "recipe": recipe.name,
         "loss": recipe.loss.name,
@@ -301,7 +308,7 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
         "epochs": recipe.epochs,
         "reported": f"{recipe.select} checkpoint, epoch {content['epoch']}",
         "parameters": sum(p.numel() for p in network.parameters()),
-        **measure_run(folder, recipe.num_bins),
+        **measure_run(folder, recipe.num_bins, live),
     }
     with replacing(folder / "metrics.json", force=True) as temporary:
         temporary.write_text(json.dumps(metrics, indent=1))
@@ -310,21 +317,103 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
 
 @torch.no_grad()
 def predict(recipe: Recipe, data: DataSet, part: str, network: nn.Module, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Logits and labels of one part."""
-    batches = Batches(data, getattr(data, part), recipe.eval_batch_size, size=recipe.data.size, workers=recipe.data.workers)
+    """Logits and labels of one part, in its order."""
+    batches = _all_of(recipe, data, part)
     found = [(network(x.to(device)).float().cpu(), y) for x, y, _ in batches]
-    return torch.cat([logits for logits, _ in found]), torch.cat([y for _, y in found])
+    place = torch.cat([indices for indices, _ in batches.indices()]).argsort()
+    return torch.cat([logits for logits, _ in found])[place], torch.cat([y for _, y in found])[place]
 
 
-def measure_run(folder: Path, num_bins: int, resamples: int = 200) -> dict[str, Any]:
-    """Measures of validation and test predictions, and of test after temperature scaling on validation."""
+def _all_of(recipe: Recipe, data: DataSet, part: str) -> Batches:
+    return Batches(data, getattr(data, part), recipe.eval_batch_size, size=recipe.data.size, workers=recipe.data.workers)
+
+
+class Network(Predictions):
+    """Dense predictions of a network, made whenever they are read: all of them would not fit on many a disk.
+
+    Args:
+        recipe: The recipe.
+        data: The data set.
+        part: Which part.
+        network: The network, in eval mode.
+        device: Where it is.
+    """
+
+    def __init__(self, recipe: Recipe, data: DataSet, part: str, network: nn.Module, device: torch.device) -> None:
+        self.path, self.kind, self.has_target = Path(f"the network on {part}"), "logits", True
+        self.num_classes, self.classes = data.num_classes, list(data.classes)
+        self.train_counts, self.ignore_index = data.train_counts, data.ignore_index
+        self.data, self.network, self.device = data, network, device
+        self.batches = _all_of(recipe, data, part)
+        self.shape = tuple(next(iter(self.batches))[1].shape[1:])
+
+    def count(self) -> int:
+        """Number of images."""
+        return len(self.batches.part)
+
+    def _read(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        del rows
+        for chunk in self.chunks():
+            yield chunk.logits.numpy(), None if chunk.target is None else chunk.target.numpy()
+
+    @torch.no_grad()
+    def chunks(self) -> Iterator[Chunk]:
+        """Images in order."""
+        start = 0
+        for x, y, _ in self.batches:
+            yield Chunk(start, self.network(x.to(self.device)).float().cpu(), y)
+            start += len(y)
+
+    def grid(self, stride: int) -> Iterator[Chunk]:
+        """Every so-manieth row and column, as they are written to a file."""
+        for start, logits, target in self.chunks():
+            assert target is not None  # noqa: S101
+            some = target[:, ::stride, ::stride]
+            yield Chunk(start, logits[:, :, ::stride, ::stride], some.masked_fill(some == self.ignore_index, -100))
+
+
+def draw_pixels(network: Network, folder: Path, images: int = 3) -> None:
+    """Where the network is wrong and how sure it was, on a few images of the test."""
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    from calibrant.plots import PixelReliability  # noqa: PLC0415
+
+    folder.mkdir(exist_ok=True)
+    part = network.batches.part
+    assert isinstance(part, Masks)  # noqa: S101
+    chosen = torch.linspace(0, len(part) - 1, min(images, len(part))).round().long()
+    batches = Batches(network.data, part.subset(chosen), len(chosen))
+    x, target, _ = next(iter(batches))
+    with torch.no_grad():
+        logits = network.network(x.to(network.device)).float().cpu()
+    for place, index in enumerate(chosen.tolist()):
+        image, mask = part.read(index)
+        height, width = mask.shape
+        shown = PixelReliability.from_logits(
+            image.float() / 255,
+            logits[place, :, :height, :width],
+            target[place, :height, :width],
+            list(network.data.classes),
+            ignore_index=part.ignore_index,
+        )
+        axes = shown.plot()
+        axes.figure.savefig(folder / f"pixels-{Path(part.images[index]).stem}.png", dpi=200, bbox_inches="tight")  # type: ignore[union-attr]
+        plt.close(axes.figure)  # type: ignore[arg-type]
+
+
+def measure_run(folder: Path, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
+    """Measures of validation and test predictions, and of test after temperature scaling on validation.
+
+    What is in ``live`` is measured from there, on all pixels, instead of from the file, which holds a grid of them.
+    """
     files = {part: open_predictions(folder / "predictions" / f"{part}.npz") for part in ("validation", "test")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a network that is always right on few samples has no best temperature
         scaling = TemperatureScaling().fit(*files["validation"].load())
     options: dict[str, Any] = {"num_bins": num_bins, "resamples": resamples}
-    found: dict[str, Any] = {part: audit.measure(file, part, **options).to_dict() for part, file in files.items()}
-    after = audit.measure(files["test"], "test after temperature", transform=scaling.transform, **options)
+    sources = {**files, **live}
+    found: dict[str, Any] = {part: audit.measure(source, part, **options).to_dict() for part, source in sources.items()}
+    after = audit.measure(sources["test"], "test after temperature", transform=scaling.transform, **options)
     return {**found, "temperature": float(scaling.temperature_), "test_after_temperature": after.to_dict()}
 
 

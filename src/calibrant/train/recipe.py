@@ -4,10 +4,10 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -17,8 +17,8 @@ from calibrant.data import DataSet, LongTailKind
 from calibrant.losses import Loss
 from calibrant.validation import in_range, one_of, whole
 
-Augmentation = Literal["none", "crop-flip", "imagenet", "timm"]
-Select = Literal["last", "accuracy", "nll", "ece"]
+Augmentation = Literal["none", "crop-flip", "imagenet", "timm", "segmentation"]
+Select = Literal["last", "accuracy", "nll", "ece", "mean_iou"]
 
 
 @dataclass
@@ -40,12 +40,18 @@ class Data:
 
     Attributes:
         name: A data set by name: digits, mnist, fashion-mnist, cifar10, cifar100, svhn, tiny-imagenet, imagenet,
-        imagenet-lt, folders or npz. root: Folder of all data; the environment variable CALIBRANT_DATA if not given.
-        path: File or folder of npz and folders, alone or under the root. validation: How much is held out for
-        validation, a number or a fraction; the data set's own default if not given. seed: Which samples are held out;
-        the seed of the run if not given. download: Let torchvision download what is missing. long_tail: Cut the
-        training set down to a long tail. limit: At most so many samples of each part, to try things out. options: Other
-        options of the data set's function. size: Side of the images that the network sees, for images read from files.
+            imagenet-lt, newsgroups20, voc, or folders, npz and texts of one's own.
+        root: Folder of all data; the environment variable CALIBRANT_DATA if not given.
+        path: File or folder of one's own data, alone or under the root.
+        validation: How much is held out for validation, a number or a fraction; the data set's own default if not given.
+        seed: Which samples are held out; the seed of the run if not given.
+        download: Let torchvision or scikit-learn download what is missing.
+        long_tail: Cut the training set down to a long tail.
+        limit: At most so many samples of each part, to try things out.
+        options: Other options of the data set's function.
+        size: Side of the images that the network sees, for images read from files.
+        longest: Longest side that segmented images are scaled to before a crop of this size; as they are if not given.
+        stride: Of segmented images, every so-manieth row and column of the logits is written to the run folder.
         workers: Processes that read files.
     """
 
@@ -59,6 +65,8 @@ class Data:
     limit: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 224
+    longest: int | None = None
+    stride: int = 1
     workers: int = 4
 
 
@@ -67,7 +75,7 @@ class Model:
     """The network.
 
     Attributes:
-        name: A network by name, or timm:NAME.
+        name: A network by name, timm:NAME, or smp:NAME for segmentation.
         options: Of the network, such as width of the small CNN.
         compile: Compile it with torch.compile.
     """
@@ -82,8 +90,9 @@ class LossChoice:
     """The training loss.
 
     Attributes:
-        name: Its key, such as cals-alm. options: Its hyper-parameters, such as margin; those not given come from the
-        recipe's methods, then from the method's own defaults.
+        name: Its key, such as cals-alm.
+        options: Its hyper-parameters, such as margin; those not given come from the recipe's methods, then from the method's
+            own defaults.
     """
 
     name: str = "ce"
@@ -137,16 +146,25 @@ class Recipe:
     """A training run.
 
     Attributes:
-        name: What it is called; the folder of its runs. about: A sentence on where it comes from. data: Where samples
-        come from. model: The network. loss: The training loss. methods: Hyper-parameters of losses that differ from
-        their defaults here, by key, such as the margin. optimizer: How weights are updated. schedule: How the learning
-        rate changes. epochs: Passes over the training set. batch_size: Samples of one update, over all processes.
-        eval_batch_size: Samples of one batch of validation and test. drop_last: Leave out the last batch of an epoch if
-        it is smaller. augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip) or timm
-        (and colour jitter, random erasing). validate_every: Epochs from one validation, and one update of an adaptive
-        loss, to the next. select: Which checkpoint is reported: last, or the best by validation accuracy, nll or ece.
-        num_bins: Bins of the calibration errors. seed: Of weights, order and augmentation. trainer: Options of
-        lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
+        name: What it is called; the folder of its runs.
+        about: A sentence on where it comes from.
+        data: Where samples come from.
+        model: The network.
+        loss: The training loss.
+        methods: Hyper-parameters of losses that differ from their defaults here, by key, such as the margin.
+        optimizer: How weights are updated.
+        schedule: How the learning rate changes.
+        epochs: Passes over the training set.
+        batch_size: Samples of one update, over all processes.
+        eval_batch_size: Samples of one batch of validation and test.
+        drop_last: Leave out the last batch of an epoch if it is smaller.
+        augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
+            random erasing) or segmentation (crop, flip and colour jitter of images with masks).
+        validate_every: Epochs from one validation, and one update of an adaptive loss, to the next.
+        select: Which checkpoint is reported: last, or the best by validation accuracy, nll, ece or mean_iou.
+        num_bins: Bins of the calibration errors.
+        seed: Of weights, order and augmentation.
+        trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
     """
 
     name: str = "run"
@@ -183,14 +201,15 @@ class Recipe:
             _check_options("loss", self.loss.options, losses.METHODS[self.loss.name].loss)
         one_of("optimizer.name", self.optimizer.name, ("sgd", "adam", "adamw"))
         one_of("schedule.name", self.schedule.name, ("constant", "step", "cosine"))
-        one_of("select", self.select, ("last", "accuracy", "nll", "ece"))
-        one_of("augmentation", self.augmentation, ("none", "crop-flip", "imagenet", "timm"))
+        one_of("select", self.select, get_args(Select))
+        one_of("augmentation", self.augmentation, get_args(Augmentation))
         one_of("data.long_tail.kind", self.data.long_tail.kind, ("exp", "pareto", "step"))
         in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)
         in_range("optimizer.lr", self.optimizer.lr, 0, above=True)
         in_range("optimizer.weight_decay", self.optimizer.weight_decay, 0)
         for name in ("epochs", "batch_size", "eval_batch_size", "validate_every", "num_bins"):
             whole(name, getattr(self, name), 1)
+        whole("data.stride", self.data.stride, 1)
         if self.select != "last" and self.validate_every > self.epochs:
             raise ValueError(
                 f"select is {self.select}, but with validate_every = {self.validate_every} there is no validation"
@@ -218,21 +237,22 @@ class Recipe:
             train, indices = datasets.long_tail(found.train, spec.long_tail.ratio, spec.long_tail.kind, seed)
             before = found.split.get("train")
             split = {**found.split, "train": indices if before is None else before[indices]}
-            found = DataSet(found.name, found.classes, train, found.validation, found.test, found.mean, found.std, split)
+            found = replace(found, train=train, split=split)
         return found if spec.limit is None else found.limited(spec.limit, self.seed)
 
-    def build_model(self, num_classes: int, channels: int, *, allow_code: bool = False) -> nn.Module:
-        """The network."""
-        if self.model.name in models.MODELS or self.model.name.startswith("timm:"):
-            return models.create(self.model.name, num_classes, channels, **self.model.options)
+    def build_model(self, num_classes: int, facts: dict[str, Any], *, allow_code: bool = False) -> nn.Module:
+        """The network, which is told the facts about its inputs."""
+        if self.model.name in models.MODELS or self.model.name.startswith(models.PREFIXES):
+            return models.create(self.model.name, num_classes, **facts, **self.model.options)
         network: nn.Module = _import(self.model.name, allow_code=allow_code)(num_classes=num_classes, **self.model.options)
         return network
 
-    def build_loss(self, num_classes: int, *, allow_code: bool = False) -> Loss:
+    def build_loss(self, num_classes: int, ignore_index: int = -100, *, allow_code: bool = False) -> Loss:
         """The loss, with the recipe's hyper-parameters for its method and those given for this run."""
         name = self.loss.name
         if name in losses.METHODS:
-            return losses.create(name, num_classes=num_classes, **{**self.methods.get(name, {}), **self.loss.options})
+            options = {"ignore_index": ignore_index, **self.methods.get(name, {}), **self.loss.options}
+            return losses.create(name, num_classes=num_classes, **options)
         loss: Loss = _import(name, allow_code=allow_code)(**self.loss.options)
         return loss
 
@@ -255,7 +275,7 @@ def find_recipe(name: str) -> Path:
 
 
 def _check_name(path: str, name: str, table: Any, *, allow_code: bool) -> None:
-    if name in table or (path == "model.name" and name.startswith("timm:")):
+    if name in table or (path == "model.name" and name.startswith(models.PREFIXES)):
         return
     if path != "methods" and ("." in name or ":" in name):
         if allow_code:

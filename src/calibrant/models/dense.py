@@ -1,0 +1,66 @@
+"""Networks that predict a class for each pixel, from segmentation_models_pytorch."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calibrant.extras import require
+
+
+def segmentation(
+    name: str,
+    num_classes: int,
+    channels: int = 3,
+    *,
+    encoder: str = "resnet34",
+    pretrained: str | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Build an architecture of segmentation_models_pytorch.
+
+    Args:
+        name: Such as ``DeepLabV3``.
+        num_classes: Number of outputs of each pixel.
+        channels: Channels of the images.
+        encoder: Name of the encoder, such as ``resnet50`` or ``tu-convnext_tiny``.
+        pretrained: Weights of the encoder: None for random ones, a file with a state_dict, or the name of weights that
+            segmentation_models_pytorch downloads, such as ``imagenet``.
+        **options: Of the architecture.
+    """
+    smp = require("segmentation_models_pytorch", f"the model smp:{name}")
+    kinds = {kind: getattr(smp, kind) for kind in dir(smp)}
+    known = {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean smp:{close[0]}?" if close else ""
+        raise ValueError(f"segmentation_models_pytorch has {', '.join(known)}, not {name!r}{hint}")
+    file = pretrained is not None and Path(pretrained).expanduser().is_file()
+    try:
+        network: nn.Module = known[name](
+            encoder_name=encoder,
+            encoder_weights=None if file else pretrained,
+            in_channels=channels,
+            classes=num_classes,
+            **options,
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"segmentation_models_pytorch cannot make {name} with the encoder {encoder!r}: {error.args[0]}"
+        ) from error
+    except Exception as error:
+        if pretrained is None:
+            raise ValueError(f"segmentation_models_pytorch cannot make {name} with these options ({error})") from error
+        raise ValueError(
+            f"the weights {pretrained!r} of {encoder} could not be downloaded ({type(error).__name__}), and there is no "
+            "such file; without a network pass a file with the encoder's state_dict, or leave it out for random weights"
+        ) from error
+    if file:
+        weights = torch.load(Path(str(pretrained)).expanduser(), map_location="cpu", weights_only=True)
+        try:
+            network.get_submodule("encoder").load_state_dict(weights)
+        except (RuntimeError, AttributeError, TypeError, KeyError) as error:
+            raise ValueError(f"{pretrained} does not hold the weights of the encoder {encoder} ({error})") from error
+    return network
