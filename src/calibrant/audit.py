@@ -57,7 +57,15 @@ COLUMNS: dict[str, tuple[str, bool, bool]] = {
     "smooth_ece": ("smooth ECE", True, False),
     "nll": ("NLL", False, False),
     "brier": ("Brier", False, False),
+    "shift_accuracy": ("accuracy under shift", True, True),
+    "shift_ece": ("ECE under shift", True, False),
 }
+
+
+def column(name: str) -> tuple[str, bool, bool]:
+    """Title of a measure, whether in percent, and whether more is better; ``auroc:mnist`` is that of telling MNIST apart."""
+    kind, _, unknown = name.partition(":")
+    return (f"AUROC {unknown}", True, True) if kind == "auroc" else COLUMNS[name]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ COMMANDS = {
     "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
     "apply": "calibrate a file of predictions with a saved calibrator",
+    "ood": "tell unknown data from known by the uncertainty of runs: AUROC, FPR95, AUPR",
+    "shift": "measure runs on corrupted test images: accuracy and ECE against severity",
     "report": "write a self-contained page of a study, of runs, or of files of predictions",
     "list": "show recipes, losses, calibrators, metrics, models or data sets",
 }

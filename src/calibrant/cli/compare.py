@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, err, error, out, wrote
+from calibrant.cli.console import Parser, err, error, out, progress, wrote
 from calibrant.cli.train import read_recipe, refuse
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ again; fields of the recipe are overridden as in calibrant train.
 example:
   calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 3 --out runs/example
   calibrant compare digits-lt --losses cals-alm --set loss.margin=5,10 --seeds 1 --epochs 2 --out runs/grid
+  calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 2 --ood noise --shift --out runs/beyond
 """
 
 
@@ -39,6 +40,15 @@ def parser() -> Parser:
     )
     options.option(
         "--metrics", nargs="+", metavar="NAME", default=[], help="Columns of the table; all for the papers' whole family."
+    )
+    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Also tell unknown data apart; see calibrant ood.")
+    options.option("--shift", action="store_true", help="Also measure on corrupted test images; see calibrant shift.")
+    options.option(
+        "--validation",
+        nargs="+",
+        metavar="KIND",
+        default=[],
+        help="Validation sets: clean, shifted (corrupted), small (a tenth) or noisy (a fifth of the labels wrong).",
     )
     options.option("--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators after training.")
     options.option("--out", metavar="FOLDER", help="Where the study goes; runs/RECIPE if not given.")
@@ -70,7 +80,10 @@ def run(config: Any, fields: list[str]) -> None:
             error(f"{cell.method}, seed {cell.seed} failed: {state.failed[cell.folder]}")
     if not state.done:
         raise InputError(f"no run of {folder} came to an end")
-    rows = study.summarise(cells, state.done, everything=not study.COSTLY.isdisjoint(metrics))
+    more = _beyond(config, [cell for cell in cells if cell.folder in state.done])
+    metrics += tuple(next(iter(more.values()))["test"]) if more else ()
+    everything = not study.COSTLY.isdisjoint(metrics)
+    rows = study.summarise(cells, state.done, everything=everything, more=more or None)
     missing = [name for name in metrics if name not in rows[0].before]
     if missing and config.metrics not in ([], ["all"]):
         raise InputError(f"--metrics {missing[0]}: these runs do not have it")
@@ -102,6 +115,7 @@ def _cells(config: Any, fields: list[str]) -> "list[Cell]":
         raise InputError(f"--jobs must be at least 1 and --launcher local or ray; got {config.jobs} and {config.launcher}")
     try:
         varied = study.parse_options(config.set)
+        varied += [("data.validation_set", config.validation)] if config.validation else []
     except ValueError as problem:
         raise InputError(str(problem)) from problem
     losses = list(METHODS) if config.losses == ["all"] else list(dict.fromkeys(config.losses))
@@ -130,6 +144,36 @@ def _metrics(wanted: list[str]) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise InputError(f"--metrics {name} is not known; choose from {', '.join(COLUMNS)}, or say all")
     return tuple(wanted)
+
+
+def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, float]]]:
+    """What --ood and --shift find, before and after temperature scaling; kept in the run folders."""
+    from calibrant.cli.ood import load_trained, once
+    from calibrant.predictions import InputError
+    from calibrant.study import ood, shift
+
+    if not config.ood and not config.shift:
+        return {}
+    found: dict[Path, dict[str, dict[str, float]]] = {}
+    root = cells[0].recipe.data.root
+    load = once(lambda folder: load_trained(folder, root=root, allow_code=config.allow_code))
+    with progress("unknown and corrupted data", len(cells)) as advance:
+        for cell in cells:
+            own: dict[str, dict[str, float]] = {"test": {}, "test_after_temperature": {}}
+            try:
+                for name in config.ood:
+                    result = ood.detect(cell.folder, name, load=load, root=root)
+                    for part, values in zip(("before", "after"), own.values(), strict=True):
+                        values[f"auroc:{name}"] = result[part]["entropy"]["auroc"]
+                if config.shift:
+                    result = shift.measure_shift(cell.folder, load=load, root=root)
+                    for part, values in zip(("before", "after"), own.values(), strict=True):
+                        values |= {f"shift_{name}": shift.mean_of(result, part, name) for name in ("accuracy", "ece")}
+            except (ValueError, TypeError) as problem:
+                raise InputError(str(problem)) from problem
+            found[cell.folder] = own
+            advance()
+    return found
 
 
 def _parts(metrics: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -54,6 +54,12 @@ class Parser(ArgumentParser):
         self.option("--seed", type=int, default=0, help="Makes whatever is random repeatable.")
         self.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
 
+    def shifting_options(self) -> None:
+        """Options of commands that use the network of a run again."""
+        self.option("--root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
+        self.option("--force", action="store_true", help="Do again what is there already.")
+        self.option("--allow-code", action="store_true", help="Let the run's recipe name code outside calibrant.")
+
     def training_options(self) -> None:
         """Options on how to train."""
         self.option("--quiet", action="store_true", help="No progress.")
@@ -79,7 +85,7 @@ def progress(what: str, total: int | None) -> Iterator[Any]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda steps=1: bar.advance(task, steps)
+        yield lambda steps=1, total=total: bar.update(task, advance=steps, total=total)
 
 
 def error(message: str) -> None:

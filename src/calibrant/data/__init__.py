@@ -15,15 +15,20 @@ from calibrant.data.base import (
     long_tail_counts,
     split_off,
 )
+from calibrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from calibrant.data.digits import digits
 from calibrant.data.folders import class_folders, imagenet, imagenet_lt, tiny_imagenet
+from calibrant.data.held_out import ValidationSet, altered
 from calibrant.data.parts import Files, Images, Masks, Part, Texts
 from calibrant.data.small import SOURCES, npz, torchvision_set
 from calibrant.data.texts import newsgroups20, text_files
+from calibrant.data.unknown import unknown
 from calibrant.data.voc import voc
 
 __all__ = [
+    "CORRUPTIONS",
     "DATA",
+    "SEVERITIES",
     "DataSet",
     "Files",
     "Images",
@@ -32,7 +37,10 @@ __all__ = [
     "MissingDataError",
     "Part",
     "Texts",
+    "ValidationSet",
+    "altered",
     "class_folders",
+    "corrupt",
     "data_root",
     "digits",
     "imagenet",
@@ -46,6 +54,7 @@ __all__ = [
     "text_files",
     "tiny_imagenet",
     "torchvision_set",
+    "unknown",
     "voc",
 ]
 

@@ -108,9 +108,12 @@ class Texts:
             trim: Pad to the longest of these and :data:`RECEPTIVE_FIELD` words, instead of to ``length``.
         """
         lengths = self.lengths[indices].view(-1, 1)
-        width = min(self.length, int(lengths.max()) + RECEPTIVE_FIELD) if trim else self.length
+        longest = int(lengths.max()) if len(lengths) else 0
+        width = min(self.length, longest + RECEPTIVE_FIELD) if trim else self.length
         place = torch.arange(width) - (width - lengths)
-        words = self.tokens[(self.starts[indices].view(-1, 1) + place).clamp(0, max(0, len(self.tokens) - 1))]
+        if not len(self.tokens):
+            return torch.zeros_like(place)
+        words = self.tokens[(self.starts[indices].view(-1, 1) + place).clamp(0, len(self.tokens) - 1)]
         return words.long().masked_fill(place < 0, 0)
 
     def checksum(self) -> str:

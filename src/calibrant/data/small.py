@@ -97,7 +97,7 @@ def npz(
             raise ValueError(f"{found}: {name} must be class numbers from 0, one for each of {name.replace('_y', '_x')}")
     count = int(max(train_y.max(), test_y.max())) + 1
     classes = [str(c) for c in arrays.get("classes", range(count))]
-    x = _channels_first(parts["train_x"])
+    x = channels_first(parts["train_x"])
     values = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     mean, std = ([round(float(v), 4) for v in f] for f in (values.mean((0, 2, 3)), values.std((0, 2, 3)).clamp(min=1e-3)))
     own = (parts["validation_x"], parts["validation_y"].long()) if "validation_x" in parts else None
@@ -121,17 +121,17 @@ def from_arrays(
     own: tuple[Tensor, Tensor] | None = None,
 ) -> DataSet:
     """Three parts from two, the validation part drawn from the training images."""
-    train = Images(_channels_first(train_x), train_y)
-    test = Images(_channels_first(test_x), test_y)
+    train = Images(channels_first(train_x), train_y)
+    test = Images(channels_first(test_x), test_y)
     if own is not None:
-        held = Images(_channels_first(own[0]), own[1])
+        held = Images(channels_first(own[0]), own[1])
         return DataSet(name, classes, train, held, test, mean, std)
     kept, out = split_off(train_y, validation, seed)
     split = {"train": kept, "validation": out}
     return DataSet(name, classes, train.subset(kept), train.subset(out), test, mean, std, split)
 
 
-def _channels_first(x: Tensor) -> Tensor:
+def channels_first(x: Tensor) -> Tensor:
     """``(N, C, H, W)`` from that, ``(N, H, W, C)`` or ``(N, H, W)``."""
     if x.dim() == 3:
         return x.unsqueeze(1)

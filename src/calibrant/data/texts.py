@@ -110,21 +110,7 @@ def text_files(
         raise MissingDataError(
             f"{path} does not exist, nor does it under {data_root(root)}: expected CLASS/TEXT files, or a csv of texts"
         )
-    if found.is_dir():
-        names = (
-            [name for name in ("train", "validation", "test") if (found / name).is_dir()]
-            if (found / "train").is_dir()
-            else []
-        )
-        trees = [_folder(found / name) for name in names] or [_folder(found)]
-        texts, labels = (list(chain.from_iterable(column)) for column in zip(*trees, strict=True))
-        parts = [name for name, (own, _) in zip(names, trees, strict=False) for _ in own]
-    else:
-        texts, labels, parts = _read_csv(found)
-    if not texts:
-        raise MissingDataError(
-            f"{found} holds no texts: expected CLASS/TEXT files, or a csv with the columns text and label"
-        )
+    texts, labels, parts = read_texts(found)
     return from_texts(
         found.stem,
         texts,
@@ -172,7 +158,9 @@ def _split(count: int, validation: float, test: float, seed: int, parts: Sequenc
     in_range("validation", validation, 0)
     in_range("test", test, 0)
     given = {name: [i for i, part in enumerate(parts) if part == name] for name in ("train", "validation", "test")}
-    pool = torch.tensor(given["train"] if parts else range(count))
+    pool = torch.tensor(given["train"] if parts else range(count), dtype=torch.int64)
+    if not len(pool):
+        raise ValueError("there are no texts of the part train, to train on")
     order = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
     split = {name: torch.tensor(own) for name, own in given.items() if name != "train" and own}
     for name, held in (("test", test), ("validation", validation)):  # in this order, as the released code
@@ -232,15 +220,18 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Tensor:
     """Vectors ``(len(vocabulary) + 1, dim)`` from GloVe's text format; zero for padding and words without one."""
     number = {word: i for i, word in enumerate(vocabulary, 1)}
     table: Tensor | None = None
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for line_number, line in enumerate(lines, 1):
             word, _, rest = line.partition(" ")
             place = number.get(word)
             if place is None:
                 continue
+            values = rest.split()
             try:
-                row = torch.tensor([float(value) for value in rest.split()])
+                row = torch.tensor([float(value) for value in values])
             except ValueError as error:
+                if table is not None and len(values) > table.shape[1]:
+                    continue  # a word with a space in it, of which glove.840B.300d has some
                 raise ValueError(f"{path}, line {line_number}: expected a word and numbers, got {line[:40]!r}") from error
             if table is None:
                 table = torch.zeros(len(vocabulary) + 1, len(row))
@@ -255,6 +246,21 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Tensor:
 
 
 # Files
+
+
+def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
+    """Texts, classes, and parts if these are given, of a folder or csv."""
+    if path.is_dir():
+        names = [name for name in ("train", "validation", "test") if (path / name).is_dir()]
+        names = names if "train" in names else []
+        trees = [_folder(path / name) for name in names] or [_folder(path)]
+        texts, labels = (list(chain.from_iterable(column)) for column in zip(*trees, strict=True))
+        parts = [name for name, (own, _) in zip(names, trees, strict=False) for _ in own]
+    else:
+        texts, labels, parts = _read_csv(path)
+    if not texts:
+        raise MissingDataError(f"{path} holds no texts: expected CLASS/TEXT files, or a csv with the columns text and label")
+    return texts, labels, parts
 
 
 def _folder(folder: Path) -> tuple[list[str], list[str]]:
@@ -276,12 +282,20 @@ def _fetched(folder: Path) -> tuple[list[str], list[str]]:
 def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
     """Columns text, label and perhaps part."""
     csv.field_size_limit(sys.maxsize)
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in ("text", "label") if name not in (reader.fieldnames or ())]
-        if missing:
-            raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
-        rows = [(row["text"], row["label"], row.get("part", "")) for row in reader]
+    rows: list[tuple[str, str, str]] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in ("text", "label") if name not in (reader.fieldnames or ())]
+            if missing:
+                raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
+            for row in reader:
+                short = [name for name in ("text", "label") if row[name] is None]
+                if short:
+                    raise ValueError(f"{path}, line {reader.line_num}: the row has no {short[0]}")
+                rows.append((row["text"], row["label"], row.get("part") or ""))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as a csv in UTF-8 ({error})") from error
     parts = [part for _, _, part in rows]
     strange = set(parts) - {"train", "validation", "test"}
     if any(parts) and strange:

@@ -26,7 +26,7 @@ from calibrant.metrics.classes import (
 )
 from calibrant.metrics.classwise import classwise_ece
 from calibrant.metrics.images import per_image
-from calibrant.metrics.ood import ood_auroc, ood_fpr95
+from calibrant.metrics.ood import ood_aupr, ood_auroc, ood_fpr95
 from calibrant.metrics.panel import CalibrationPanel, Group, PanelResult, class_groups
 from calibrant.metrics.scores import BrierSplit, accuracy, brier_score, brier_split, nll, top_k_accuracy
 from calibrant.metrics.segmentation import mean_iou
@@ -59,6 +59,7 @@ __all__ = [
     "mce",
     "mean_iou",
     "nll",
+    "ood_aupr",
     "ood_auroc",
     "ood_fpr95",
     "overconfidence",

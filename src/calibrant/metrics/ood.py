@@ -36,6 +36,19 @@ def ood_fpr95(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -
     return (unknown <= threshold).double().mean()
 
 
+def ood_aupr(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+    r"""Area under the precision-recall curve of finding unknown samples: the average precision.
+
+    :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, from the most uncertain on.
+    """
+    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    levels = unknown.unique().flip(0)
+    found, false = (len(part) - torch.searchsorted(part.sort().values, levels) for part in (unknown, known))
+    recall = found.double() / len(unknown)
+    precision = found.double() / (found + false)
+    return (recall.diff(prepend=recall.new_zeros(1)) * precision).sum()
+
+
 @torch.no_grad()
 def uncertainty(logits: Tensor, score: Score, name: str = "") -> Tensor:
     """The score of each sample, in float64."""

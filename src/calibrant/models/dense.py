@@ -2,6 +2,7 @@
 
 import difflib
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -47,8 +48,10 @@ def segmentation(
             **options,
         )
     except KeyError as error:
+        close = difflib.get_close_matches(encoder, smp.encoders.get_encoder_names(), n=1)
+        hint = f"; did you mean {close[0]}?" if close and close[0] != encoder else ""
         raise ValueError(
-            f"segmentation_models_pytorch cannot make {name} with the encoder {encoder!r}: {error.args[0]}"
+            f"segmentation_models_pytorch cannot make {name} with the encoder {encoder!r}: {error.args[0]}{hint}"
         ) from error
     except Exception as error:
         if pretrained is None:
@@ -58,9 +61,9 @@ def segmentation(
             "such file; without a network pass a file with the encoder's state_dict, or leave it out for random weights"
         ) from error
     if file:
-        weights = torch.load(Path(str(pretrained)).expanduser(), map_location="cpu", weights_only=True)
         try:
+            weights = torch.load(Path(str(pretrained)).expanduser(), map_location="cpu", weights_only=True)
             network.get_submodule("encoder").load_state_dict(weights)
-        except (RuntimeError, AttributeError, TypeError, KeyError) as error:
+        except (RuntimeError, AttributeError, TypeError, KeyError, EOFError, UnpicklingError) as error:
             raise ValueError(f"{pretrained} does not hold the weights of the encoder {encoder} ({error})") from error
     return network

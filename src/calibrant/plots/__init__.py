@@ -7,9 +7,11 @@ require("matplotlib", "calibrant.plots")
 from calibrant.plots.dense import PixelReliability  # noqa: E402
 from calibrant.plots.paths import GammaPath, MetricPath, MultiplierPath  # noqa: E402
 from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
+from calibrant.plots.robustness import ROC, ShiftCurves  # noqa: E402
 from calibrant.plots.tradeoffs import AccuracyVsECE, MethodBars, RiskCoverage  # noqa: E402
 
 __all__ = [
+    "ROC",
     "AccuracyVsECE",
     "ConfidenceHistogram",
     "GammaPath",
@@ -19,4 +21,5 @@ __all__ = [
     "PixelReliability",
     "ReliabilityDiagram",
     "RiskCoverage",
+    "ShiftCurves",
 ]

@@ -2,13 +2,14 @@
 
 from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare
 from calibrant.stats.streamed import ImageBins, bins_interval, compare_means, compare_outcomes, panel_intervals, panel_test
-from calibrant.stats.testing import CalibrationTest, calibration_test, wilson
+from calibrant.stats.testing import CalibrationTest, auroc_interval, calibration_test, wilson
 
 __all__ = [
     "CalibrationTest",
     "Comparison",
     "ImageBins",
     "Interval",
+    "auroc_interval",
     "bins_interval",
     "bootstrap",
     "calibration_test",

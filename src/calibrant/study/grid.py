@@ -9,6 +9,9 @@ from pathlib import Path
 from calibrant.losses import METHODS
 from calibrant.train.recipe import Recipe
 
+#: What fields are called in the names of methods.
+SHORT = {"data.validation_set": "validation"}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -57,7 +60,7 @@ def cells(
         for values in itertools.product(*(v for _, v in own)):
             chosen = list(zip([f for f, _ in own], values, strict=True))
             fields = [part for f, v in chosen for part in (f"--{f}", v)]
-            label = ", ".join(f"{f.removeprefix('loss.')}={v}" for f, v in chosen)
+            label = ", ".join(f"{SHORT.get(f, f.removeprefix('loss.'))}={v}" for f, v in chosen)
             name = loss + (f" ({label})" if label else "")
             place = folder / f"{loss}{''.join(f',{part}' for part in label.split(', ') if part)}-seed{seed}"
             recipe = read(["--loss", loss, *fields, "--seed", str(seed)])

@@ -11,6 +11,7 @@ import torch
 
 from calibrant import stats
 from calibrant.audit import COLUMNS
+from calibrant.audit import column as measure_column
 from calibrant.extras import require
 from calibrant.metrics import debiased_ece, sweep_ece
 from calibrant.outcomes import Outcomes, top_label
@@ -27,7 +28,7 @@ USUAL = ("accuracy", "mean_iou", "ece", "image_ece", "adaptive_ece", "nll")
 #: Those that need the predictions again.
 COSTLY = {"debiased_ece_30", "sweep_ece_width"}
 #: Those that temperature scaling leaves as they are.
-FIXED = ("accuracy", "error", "mean_iou")
+FIXED = ("accuracy", "error", "mean_iou", "shift_accuracy")
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,12 @@ def _student(freedom: int) -> float:
 
 
 def summarise(
-    cells: Sequence[Cell], done: Mapping[Any, Mapping[str, Any]], *, everything: bool = False, test: bool = True
+    cells: Sequence[Cell],
+    done: Mapping[Any, Mapping[str, Any]],
+    *,
+    everything: bool = False,
+    test: bool = True,
+    more: Mapping[Any, Mapping[str, Mapping[str, float]]] | None = None,
 ) -> list[Summary]:
     """Rows from the finished cells of a study.
 
@@ -90,6 +96,7 @@ def summarise(
         done: Metrics of the finished ones by folder.
         everything: Also measures that need the predictions again, :data:`COSTLY`.
         test: Compare with the first method.
+        more: Other measures by folder, before (``"test"``) and after temperature scaling (``"test_after_temperature"``).
     """
     methods: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -101,7 +108,9 @@ def summarise(
         values: dict[str, dict[str, list[float]]] = {"test": {}, "test_after_temperature": {}}
         for cell in own:
             for part, found in values.items():
-                for name, value in _measures(cell, done[cell.folder], part, everything=everything).items():
+                own_more = {} if more is None else more[cell.folder][part]
+                measured = _measures(cell, done[cell.folder], part, everything=everything)
+                for name, value in {**measured, **own_more}.items():
                     found.setdefault(name, []).append(value)
         compared: tuple[dict[str, float], dict[str, dict[str, float]]] = ({}, {})
         if first is not None and test:
@@ -171,7 +180,7 @@ class _Column:
         if self.name == "p":
             p = row.p_values.get("ece")
             return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-        scale, digits = (100, 2) if COLUMNS[self.name][1] else (1, 3)
+        scale, digits = (100, 2) if measure_column(self.name)[1] else (1, 3)
         text = f"{scale * row.mean(self.name, after=self.after):.{digits}f}"
         spread = row.spread(self.name, after=self.after)
         return text if spread != spread else f"{text} {sign} {scale * spread:.{digits}f}"  # noqa: PLR0124 - NaN of one seed
@@ -179,7 +188,8 @@ class _Column:
 
 def _columns(metrics: Sequence[str]) -> list[_Column]:
     def title(name: str) -> str:
-        return COLUMNS[name][0] + (", %" if COLUMNS[name][1] else "")
+        text, in_percent, _ = measure_column(name)
+        return text + (", %" if in_percent else "")
 
     before = [_Column(title(name), name) for name in metrics]
     after = [_Column(f"{title(name)}, post T", name, after=True) for name in metrics if name not in FIXED]
@@ -190,9 +200,9 @@ def _marks(rows: Sequence[Summary], columns: Sequence[_Column]) -> list[list[int
     """For each cell: 1 if it is the best of its column, 2 if second, else 0."""
     marks = [[0] * len(columns) for _ in rows]
     for k, column in enumerate(columns):
-        if column.name not in COLUMNS or len(rows) < 2:
+        if column.name in ("temperature", "p") or len(rows) < 2:
             continue
-        sign = -1 if COLUMNS[column.name][2] else 1
+        sign = -1 if measure_column(column.name)[2] else 1
         means = [sign * row.mean(column.name, after=column.after) for row in rows]
         order = sorted(range(len(rows)), key=means.__getitem__)
         marks[order[0]][k] = 1

@@ -7,7 +7,7 @@ Each process of a distributed job takes its share of every training batch, and e
 padded and nothing counted twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Batches:
         size: Side of images from files.
         longest: Longest side that segmented images are scaled to before a crop of ``size``.
         workers: Processes that read files.
+        change: Applied to images before they are normalised, such as a corruption.
         rank: Number of this process.
         world: Number of processes.
     """
@@ -59,6 +60,7 @@ class Batches:
         size: int = 224,
         longest: int | None = None,
         workers: int = 0,
+        change: Callable[[Tensor], Tensor] | None = None,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -70,7 +72,7 @@ class Batches:
             longest,
             workers,
         )
-        self.rank, self.world, self.epoch = rank, world, 0
+        self.change, self.rank, self.world, self.epoch = change, rank, world, 0
         channels = part.x.shape[1] if isinstance(part, Images) else 3
         self.mean, self.std = (
             torch.tensor(list(values)[:channels], dtype=torch.float32).view(1, -1, 1, 1) for values in (data.mean, data.std)
@@ -134,6 +136,7 @@ class Batches:
             yield self._normalised(x), y, whole
 
     def _normalised(self, x: Tensor) -> Tensor:
+        x = x if self.change is None else self.change(x)
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         return (x - self.mean) / self.std
 

@@ -181,18 +181,18 @@ def _prepare(recipe: Recipe, folder: Path, *, force: bool) -> Run | None:
 
 
 def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first field in which two recipes differ, beyond circumstances."""
+    """The first field in which two recipes differ, beyond circumstances; what one does not have is its default."""
 
     def fields(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
         if isinstance(value, dict) and value:
             return {k: v for key, inner in value.items() for k, v in fields(inner, (*path, key)).items()}
         return {path: value}
 
-    before, after = fields(json.loads(json.dumps(old))), fields(json.loads(json.dumps(new)))
+    default, before, after = (fields(json.loads(json.dumps(part))) for part in (Recipe().to_dict(), old, new))
     for path in dict.fromkeys([*before, *after]):
         if any(path[: len(c)] == c for c in CIRCUMSTANCES):
             continue
-        a, b = before.get(path), after.get(path)
+        a, b = (part.get(path, default.get(path)) for part in (before, after))
         if a != b and not (a in ({}, [], None) and b in ({}, [], None)):
             return f"{'.'.join(path)} was {a!r}, now {b!r}"
     return ""
@@ -272,16 +272,21 @@ def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
     return content
 
 
+def load_weights(recipe: Recipe, folder: Path, network: nn.Module) -> int:
+    """Give a network the weights of the checkpoint that is reported, and return its epoch."""
+    best = folder / "checkpoints" / "best.ckpt"
+    content = load_checkpoint(best if recipe.select != "last" and best.exists() else best.with_name("last.ckpt"), recipe)
+    weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
+    network.load_state_dict(weights)
+    return int(content["epoch"])
+
+
 # The end
 
 
 def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, device: torch.device) -> Run:
     """Predict with the selected checkpoint, measure, and write ``predictions`` and ``metrics.json``."""
-    best = folder / "checkpoints" / "best.ckpt"
-    chosen = best if recipe.select != "last" and best.exists() else folder / "checkpoints" / "last.ckpt"
-    content = load_checkpoint(chosen, recipe)
-    weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
-    network.load_state_dict(weights)
+    epoch = load_weights(recipe, folder, network)
     network.to(device).eval()
     live = {}
     for part in ("validation", "test"):
@@ -306,7 +311,7 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
         "loss": recipe.loss.name,
         "seed": recipe.seed,
         "epochs": recipe.epochs,
-        "reported": f"{recipe.select} checkpoint, epoch {content['epoch']}",
+        "reported": f"{recipe.select} checkpoint, epoch {epoch}",
         "parameters": sum(p.numel() for p in network.parameters()),
         **measure_run(folder, recipe.num_bins, live),
     }

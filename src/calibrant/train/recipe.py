@@ -13,7 +13,7 @@ from torch import nn
 
 from calibrant import data as datasets
 from calibrant import losses, models
-from calibrant.data import DataSet, LongTailKind
+from calibrant.data import DataSet, LongTailKind, ValidationSet
 from calibrant.losses import Loss
 from calibrant.validation import in_range, one_of, whole
 
@@ -44,6 +44,8 @@ class Data:
         root: Folder of all data; the environment variable CALIBRANT_DATA if not given.
         path: File or folder of one's own data, alone or under the root.
         validation: How much is held out for validation, a number or a fraction; the data set's own default if not given.
+        validation_set: clean, or made worse to see what that does: shifted (corrupted images), small (a tenth) or noisy (a
+            fifth of the labels wrong). Adaptive losses, the choice of a checkpoint and the temperature depend on it.
         seed: Which samples are held out; the seed of the run if not given.
         download: Let torchvision or scikit-learn download what is missing.
         long_tail: Cut the training set down to a long tail.
@@ -59,6 +61,7 @@ class Data:
     root: str | None = None
     path: str | None = None
     validation: float | None = None
+    validation_set: ValidationSet = "clean"
     seed: int | None = None
     download: bool = False
     long_tail: LongTail = field(default_factory=LongTail)
@@ -204,6 +207,7 @@ class Recipe:
         one_of("select", self.select, get_args(Select))
         one_of("augmentation", self.augmentation, get_args(Augmentation))
         one_of("data.long_tail.kind", self.data.long_tail.kind, ("exp", "pareto", "step"))
+        one_of("data.validation_set", self.data.validation_set, get_args(ValidationSet))
         in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)
         in_range("optimizer.lr", self.optimizer.lr, 0, above=True)
         in_range("optimizer.weight_decay", self.optimizer.weight_decay, 0)
@@ -238,7 +242,8 @@ class Recipe:
             before = found.split.get("train")
             split = {**found.split, "train": indices if before is None else before[indices]}
             found = replace(found, train=train, split=split)
-        return found if spec.limit is None else found.limited(spec.limit, self.seed)
+        found = found if spec.limit is None else found.limited(spec.limit, self.seed)
+        return replace(found, validation=datasets.altered(found.validation, spec.validation_set, found.num_classes, seed))
 
     def build_model(self, num_classes: int, facts: dict[str, Any], *, allow_code: bool = False) -> nn.Module:
         """The network, which is told the facts about its inputs."""

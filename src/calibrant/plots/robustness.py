@@ -1,0 +1,105 @@
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from calibrant.metrics.ood import Score, ood_auroc, uncertainty
+from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
+
+
+@dataclass(frozen=True)
+class ROC(Figure):
+    """Unknown samples that are found, against known ones that are taken for unknown (AdaFocal Figure 6).
+
+    Attributes:
+        title: What is told apart.
+        names: Name of each curve.
+        known: Share of the known samples above each threshold, of each curve.
+        unknown: Share of the unknown samples above it.
+        auroc: Area under each curve.
+    """
+
+    title: str
+    names: list[str]
+    known: list[list[float]]
+    unknown: list[list[float]]
+    auroc: list[float]
+
+    @classmethod
+    def from_logits(
+        cls, pairs: dict[str, tuple[Tensor, Tensor]], score: Score = "entropy", title: str = "", points: int = 500
+    ) -> "ROC":
+        """From the logits of known and unknown samples, by the name of the curve."""
+        known, unknown, areas = [], [], []
+        for first, second in pairs.values():
+            doubts = [uncertainty(logits, score).cpu() for logits in (first, second)]
+            levels = torch.cat(doubts).unique().flip(0)
+            chosen = levels[torch.linspace(0, len(levels) - 1, min(points, len(levels))).round().long()].unique()
+            shares = [
+                [0.0, *(1 - torch.searchsorted(doubt.sort().values, chosen) / len(doubt)).flip(0).tolist(), 1.0]
+                for doubt in doubts
+            ]
+            known.append(shares[0])
+            unknown.append(shares[1])
+            areas.append(float(ood_auroc(first, second, score)))
+        return cls(title, list(pairs), known, unknown, areas)
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the curves and the diagonal of guessing."""
+        ax = new_axes(3.0, 2.9) if ax is None else ax
+        ax.plot([0, 100], [0, 100], color=GREY, linewidth=0.6, linestyle=":")
+        for i, name in enumerate(self.names):
+            ax.plot(
+                100 * np.array(self.known[i]),
+                100 * np.array(self.unknown[i]),
+                color=COLOURS[i % len(COLOURS)],
+                linestyle="-" if i < len(COLOURS) else "--",
+                label=f"{name}: {100 * self.auroc[i]:.2f} %",
+            )
+        ax.set(xlabel="known samples doubted, %", ylabel="unknown samples doubted, %", xlim=(0, 100), ylim=(0, 100.5))
+        ax.set_aspect("equal")
+        ax.set_title(self.title)
+        ax.legend(title="area under the curve", loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return ax
+
+
+@dataclass(frozen=True)
+class ShiftCurves(Figure):
+    """Accuracy and ECE of several models against the severity of corruptions, means over the corruptions.
+
+    Attributes:
+        names: Names of the models.
+        severities: From 0, the images as they are.
+        accuracy: Of each model at each severity, fractions.
+        ece: The same of the calibration error.
+    """
+
+    names: list[str]
+    severities: list[int]
+    accuracy: list[list[float]]
+    ece: list[list[float]]
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw accuracy on the left and ECE on the right."""
+        ax = new_axes(6.4, 2.6) if ax is None else ax
+        left, right = panels(ax, 1, 2, gap=0.14)
+        for part, values, title in ((left, self.accuracy, "accuracy, %"), (right, self.ece, "ECE, %")):
+            for i, name in enumerate(self.names):
+                part.plot(
+                    self.severities,
+                    100 * np.array(values[i]),
+                    marker="o",
+                    markersize=3,
+                    color=COLOURS[i % len(COLOURS)],
+                    linestyle="-" if i < len(COLOURS) else "--",
+                    label=name,
+                )
+            part.set(xlabel="severity of the corruption (0: none)", ylabel=title, xticks=self.severities)
+        right.set_ylim(bottom=0)
+        if len(self.names) > 1:
+            right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return ax
