@@ -66,6 +66,7 @@ def _there(recipe: Any) -> bool:
         "tiny-imagenet": "tiny-imagenet-200/train",
         "imagenet": "imagenet/val",
         "imagenet-lt": "imagenet/ImageNet_LT_train.txt",
+        "newsgroups20": "20_newsgroups",
     }
     name = recipe.data.name
     return name == "digits" or (data_root(recipe.data.root) / (places.get(name) or recipe.data.path or "-")).exists()
@@ -113,6 +114,7 @@ def _models(config: Any) -> "Table":
     for name, function in MODELS.items():
         table.add_row(name, (function.__doc__ or "").strip().splitlines()[0])
     table.add_row("timm:NAME", "Any image network of timm.")
+    table.add_row("smp:NAME", "Any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50.")
     return table
 
 

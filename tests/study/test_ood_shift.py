@@ -1,0 +1,212 @@
+"""Runs on unknown and on corrupted data, through the command line, against scikit-learn and the runs' own metrics."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from calibrant.cli import main
+from calibrant.predictions import open_predictions
+from calibrant.study import ood, shift
+from calibrant.train.trained import Trained
+from trees import cifar, fashion_mnist
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["train", "digits-lt", "--loss", "cals-alm", "--epochs", "4", "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def never(folder: Path) -> Trained:
+    raise AssertionError(f"{folder} was loaded again")
+
+
+def test_a_network_is_what_its_run_left(run: Path) -> None:
+    trained = Trained.load(run)
+    logits, target = open_predictions(run).load()
+    again = torch.cat([part for part, _ in trained.batches(trained.data.test)])
+    assert torch.allclose(again, logits, atol=1e-5)
+    assert torch.equal(trained.data.test.y, target)
+
+
+def test_ood_measures_are_those_of_scikit_learn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = tmp_path / "roc.png"
+    assert main(["ood", str(run), "--ood", "noise", "--figure", str(figure)]) == 0
+    assert figure.stat().st_size > 10_000
+    assert (run / "ood-noise.png").stat().st_size > 10_000
+    text = capsys.readouterr().out
+    found = json.loads((run / "ood.json").read_text())["noise"]
+    known, unknown = ood.pair(run, "noise")
+    labels = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
+    for part, temperature in (("before", 1.0), ("after", found["temperature"])):
+        both = torch.cat([known, unknown]).double() / temperature
+        probs = both.softmax(1)
+        scores = {
+            "entropy": -(probs * both.log_softmax(1)).sum(1),
+            "max_prob": 1 - probs.amax(1),
+            "energy": -both.logsumexp(1),
+        }
+        for name, values in scores.items():
+            own = found[part][name]
+            assert own["auroc"] == pytest.approx(roc_auc_score(labels, values), abs=1e-6)
+            assert own["aupr"] == pytest.approx(average_precision_score(labels, values), abs=1e-6)
+            assert own["low"] <= own["auroc"] <= own["high"]
+            assert f"{100 * own['auroc']:.2f}" in text
+    assert ood.detect(run, "noise", load=never) == found
+
+
+def test_a_corruption_as_unknown_data(run: Path) -> None:
+    assert main(["ood", str(run), "--ood", "gaussian_noise:5", "contrast:5", "--limit", "50"]) == 0
+    found = ood.results(run)
+    assert [found[name]["samples"] for name in ("gaussian_noise:5", "contrast:5")] == [50, 50]
+    assert (run / "predictions/ood-contrast_5.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ood", "RUN", "--ood", "nowhere"], "'nowhere' is neither mnist"),
+        (["ood", "RUN", "--ood", "fog:9"], "from fog:1 to fog:5"),
+        (["ood", "elsewhere", "--ood", "noise"], "is not a run folder"),
+        (["shift", "RUN", "--corruptions", "rain"], "'rain' is not a corruption; choose from gaussian_noise"),
+        (["shift", "RUN", "--severities", "7"], "--severities are from 1 to 5, got 7"),
+        (["shift", "elsewhere"], "is not a run folder"),
+        (["compare", "digits-lt", "--validation", "dirty"], "validation_set"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    run: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(run) if a == "RUN" else a for a in arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_broken_checkpoint_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "checkpoints/last.ckpt").write_bytes(b"nothing")
+    assert main(["shift", str(run), "--corruptions", "fog"]) == 2
+    assert "last.ckpt cannot be read" in capsys.readouterr().err
+
+
+def test_shift_measures_and_goes_on(run: Path) -> None:
+    assert main(["shift", str(run), "--corruptions", "contrast", "gaussian_noise", "--severities", "1", "5"]) == 0
+    assert (run / "shift.png").stat().st_size > 10_000
+    found = json.loads((run / "shift.json").read_text())
+    metrics = json.loads((run / "metrics.json").read_text())
+    clean = found["results"][0]
+    assert (clean["corruption"], clean["severity"]) == ("none", 0)
+    for part, name in (("before", "test"), ("after", "test_after_temperature")):
+        for measure in ("accuracy", "ece", "nll"):
+            assert clean[part][measure] == pytest.approx(metrics[name][measure], abs=1e-6)
+    assert len(found["results"]) == 5
+    trained = Trained.load(run)
+    dull = lambda x: (x - x.mean(dim=(2, 3), keepdim=True)) * 0.15 + x.mean(dim=(2, 3), keepdim=True)  # noqa: E731
+    by_hand = torch.cat([logits for logits, _ in trained.batches(trained.data.test, dull)])
+    worst = next(r for r in found["results"] if (r["corruption"], r["severity"]) == ("contrast", 5))
+    right = (by_hand.argmax(1) == trained.data.test.y).double().mean()
+    assert worst["before"]["accuracy"] == pytest.approx(float(right))
+    assert worst["before"]["ece_low"] <= worst["before"]["ece"] <= worst["before"]["ece_high"]
+
+    kept = {**found, "results": found["results"][:3]}  # as if it had been interrupted
+    (run / "shift.json").write_text(json.dumps(kept))
+    done = []
+    again = shift.measure_shift(
+        run,
+        load=Trained.load,
+        corruptions=["contrast", "gaussian_noise"],
+        severities=[1, 5],
+        advance=lambda number, total: done.append((number, total)),
+    )
+    assert done == [(1, 2), (2, 2)]
+    assert again["results"] == found["results"]
+    assert shift.measure_shift(run, load=never, corruptions=["contrast"], severities=[5])["results"] == [clean, worst]
+
+
+def test_published_files_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_, **__: True)  # of the full set
+    cifar(tmp_path, 10, train=100, test=40)
+    fields = ["--data.root", str(tmp_path), "--data.validation", "20", "--model", "small-cnn", "--epochs", "1", "--quiet"]
+    run = tmp_path / "run"
+    assert main(["train", "cifar10-resnet50", *fields, "--batch_size", "32", "--out", str(run)]) == 0
+    trained = Trained.load(run)
+    clear = trained.data.test.x.movedim(1, -1).numpy()
+    folder = tmp_path / "CIFAR-10-C"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.tile(trained.data.test.y.numpy(), 5))
+    np.save(folder / "zoom_blur.npy", np.concatenate([clear, *[255 - clear] * 4]))
+    assert main(["shift", str(run), "--severities", "1", "3"]) == 0
+    found = json.loads((run / "shift.json").read_text())
+    assert found["source"] == "published"
+    none, first, third = found["results"]
+    assert first["corruption"] == third["corruption"] == "zoom_blur"
+    assert first["before"] == pytest.approx(none["before"])
+    assert third["before"]["nll"] != pytest.approx(none["before"]["nll"])
+
+
+def test_a_study_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", "digits-lt", "--losses", "ce", "adafocal", "--seeds", "1", "--epochs", "1", "--quiet"]
+    command += ["--ood", "noise", "--shift", "--validation", "clean", "noisy", "--out", str(tmp_path / "study")]
+    assert main(command) == 0
+    table = (tmp_path / "study/table.md").read_text()
+    for title in ("AUROC noise, %", "accuracy under shift, %", "ECE under shift, %, post T"):
+        assert title in table
+    assert "adafocal (validation=noisy)" in table
+    rows = json.loads((tmp_path / "study/study.json").read_text())["summaries"]
+    for row, folder in zip(rows, ("ce,validation=clean-seed0", "ce,validation=noisy-seed0"), strict=False):
+        own = tmp_path / "study" / folder
+        assert row["before"]["auroc:noise"] == [ood.results(own)["noise"]["before"]["entropy"]["auroc"]]
+        assert row["after"]["shift_ece"] == [pytest.approx(shift.mean_of(shift.results(own), "after", "ece"))]
+    capsys.readouterr()
+    assert main(command) == 0  # nothing is done again
+    assert (tmp_path / "study/table.md").read_text() == table
+
+
+def test_fashion_mnist_doubts_mnist(tmp_path: Path) -> None:
+    root = Path(os.environ.get("CALIBRANT_DATA", ""))
+    if not (root / "MNIST" / "raw").exists():
+        pytest.skip("needs CALIBRANT_DATA with FashionMNIST and MNIST")
+    command = [
+        "compare",
+        "fashion-mnist",
+        "--losses",
+        "ce",
+        "--seeds",
+        "1",
+        "--epochs",
+        "2",
+        "--data.limit",
+        "4000",
+        "--quiet",
+    ]
+    assert main([*command, "--data.root", str(root), "--ood", "mnist", "--out", str(tmp_path / "study")]) == 0
+    row = json.loads((tmp_path / "study/study.json").read_text())["summaries"][0]
+    assert row["before"]["auroc:mnist"][0] > 0.6
+    assert json.loads((tmp_path / "study/ce-seed0/ood.json").read_text())["mnist"]["samples"] == 10_000
+
+
+def test_small_fashion_mnist_against_small_mnist(tmp_path: Path) -> None:
+    fashion_mnist(tmp_path, 120, 30)
+    fashion_mnist(tmp_path, 120, 30, name="MNIST")
+    run = tmp_path / "run"
+    fields = ["--epochs", "1", "--data.validation", "40", "--data.root", str(tmp_path), "--quiet", "--out", str(run)]
+    assert main(["train", "fashion-mnist", *fields]) == 0
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "FashionMNIST", moved / "FashionMNIST")
+    shutil.move(tmp_path / "MNIST", moved / "MNIST")
+    shutil.rmtree(tmp_path / "FashionMNIST")
+    assert main(["ood", str(run), "--ood", "mnist"]) == 2
+    assert main(["ood", str(run), "--ood", "mnist", "--root", str(moved)]) == 0
+    assert ood.results(run)["mnist"]["samples"] == 30
