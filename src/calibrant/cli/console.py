@@ -56,7 +56,7 @@ class Parser(ArgumentParser):
 
     def shifting_options(self) -> None:
         """Options of commands that use the network of a run again."""
-        self.option("--root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
+        self.option("--data.root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
         self.option("--force", action="store_true", help="Do again what is there already.")
         self.option("--allow-code", action="store_true", help="Let the run's recipe name code outside calibrant.")
 

@@ -114,7 +114,9 @@ def _models(config: Any) -> "Table":
     for name, function in MODELS.items():
         table.add_row(name, (function.__doc__ or "").strip().splitlines()[0])
     table.add_row("timm:NAME", "Any image network of timm.")
-    table.add_row("smp:NAME", "Any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50.")
+    table.add_row(
+        "smp:NAME", "Any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50."
+    )
     return table
 
 

@@ -50,13 +50,13 @@ def run(config: Any) -> None:
         refuse_existing(config.figure, force=config.force)
     folders = [Path(folder) for folder in config.runs]
     runs = [Run.load(folder) for folder in folders]
-    load = once(lambda folder: load_trained(folder, root=config.root, allow_code=config.allow_code))
+    load = once(lambda folder: load_trained(folder, root=config.data.root, allow_code=config.allow_code))
     for name in config.ood:
         rows = []
         for folder in folders:
             with progress(f"{folder.name}: {name}", None) as advance:
                 options: Any = {
-                    "root": config.root,
+                    "root": config.data.root,
                     "limit": config.limit,
                     "download": config.download,
                     "force": config.force,

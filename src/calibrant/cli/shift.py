@@ -51,11 +51,16 @@ def run(config: Any) -> None:
     folders = [Path(folder) for folder in config.runs]
     for folder in folders:
         Run.load(folder)
-    load = once(lambda folder: load_trained(folder, root=config.root, allow_code=config.allow_code))
+    load = once(lambda folder: load_trained(folder, root=config.data.root, allow_code=config.allow_code))
     rows = {}
     for folder in folders:
         with progress(f"{folder.name}: corruptions", None) as bar:
-            options: Any = {"severities": config.severities, "seed": config.seed, "root": config.root, "force": config.force}
+            options: Any = {
+                "severities": config.severities,
+                "seed": config.seed,
+                "root": config.data.root,
+                "force": config.force,
+            }
             rows[folder] = shift.measure_shift(
                 folder, load=load, corruptions=config.corruptions, advance=lambda _, total: bar(1, total), **options
             )

@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from calibrant import __version__
-from calibrant.audit import COLUMNS, Audit, measure
+from calibrant.audit import Audit, column, measure
 from calibrant.binning import BinStatistics
 from calibrant.extras import require
 from calibrant.predictions import InputError, open_predictions, replacing
@@ -19,7 +20,7 @@ from calibrant.stats import bins_interval, wilson
 if TYPE_CHECKING:
     from calibrant.train import Run
 
-#: Measures of the table.
+#: Measures of the table; runs on segmented, unknown or corrupted images add theirs.
 SHOWN = ("accuracy", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "nll", "brier")
 #: At most so many classes are shown by name.
 CLASSES = 200
@@ -132,7 +133,8 @@ def _load(folder: Path) -> "Run":
 
 def _of_run(run: "Run") -> dict[str, Any]:
     """What a run folder adds to its metrics."""
-    found: dict[str, Any] = {"test": run.metrics["test"], "after": run.metrics["test_after_temperature"]}
+    found: dict[str, Any] = {"test": {**run.metrics["test"]}, "after": {**run.metrics["test_after_temperature"]}}
+    found["severities"] = _beyond(run.folder, found)
     found |= {"temperature": run.metrics["temperature"], "seed": run.metrics["seed"], "folder": str(run.folder)}
     with (run.folder / "history.csv").open() as file:
         header, *lines = [line.strip().split(",") for line in file]
@@ -149,6 +151,29 @@ def _of_run(run: "Run") -> dict[str, Any]:
     return found
 
 
+def _beyond(folder: Path, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Add what ``calibrant ood`` and ``calibrant shift`` measured, and return the path over severities."""
+    from calibrant.study import ood, shift  # noqa: PLC0415 - Lightning takes a while
+
+    parts = (("before", found["test"]), ("after", found["after"]))
+    for name, result in ood.results(folder).items():
+        for part, values in parts:
+            values[f"auroc:{name}"] = result[part]["entropy"]["auroc"]
+    shifted = shift.results(folder)
+    if not any(record["severity"] for record in shifted.get("results", [])):
+        return None
+    for part, values in parts:
+        values |= {f"shift_{name}": shift.mean_of(shifted, part, name) for name in ("accuracy", "ece")}
+    return {name: shift.by_severity(shifted, "before", name) for name in ("accuracy", "ece")}
+
+
+def _shown(tests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Measures that all runs have."""
+    more = [name for name in tests[0] if name.startswith(("auroc:", "shift_"))]
+    dense = ["mean_iou", "image_ece"] if "image_ece" in tests[0] else []
+    return [name for name in (*SHOWN, *dense, *more) if all(name in test for test in tests)]
+
+
 def _content(
     title: str,
     words: Sequence[str],
@@ -157,7 +182,8 @@ def _content(
 ) -> dict[str, Any]:
     if not methods:
         raise InputError("there is nothing to report: no run is finished")
-    shown = [_method(name, runs, (p_values or {}).get(name, {})) for name, runs in methods.items()]
+    names = _shown([run["test"] for runs in methods.values() for run in runs])
+    shown = [_method(name, runs, (p_values or {}).get(name, {}), names) for name, runs in methods.items()]
     first = next(iter(methods.values()))[0]
     sections = {
         "after": any(method["after"] for method in shown),
@@ -165,12 +191,13 @@ def _content(
         "multipliers": any(method["multipliers"] for method in shown),
         "gammas": any(method["gammas"] for method in shown),
         "groups": any(method["groups"] for method in shown),
+        "shift": any(method["shift"] for method in shown),
         "scatter": len(shown) > 1,
     }
     return {
         "title": title,
         "headline": list(words),
-        "columns": [{"key": k, "title": t, "percent": p, "more": m} for k, (t, p, m) in ((k, COLUMNS[k]) for k in SHOWN)],
+        "columns": [{"key": k, "title": t, "percent": p, "more": m} for k, (t, p, m) in ((k, column(k)) for k in names)],
         "methods": shown,
         "sections": sections,
         "how": first["test"]["recipe"],
@@ -180,7 +207,9 @@ def _content(
     }
 
 
-def _method(name: str, runs: Sequence[Mapping[str, Any]], p_values: Mapping[str, float]) -> dict[str, Any]:
+def _method(
+    name: str, runs: Sequence[Mapping[str, Any]], p_values: Mapping[str, float], shown: Sequence[str]
+) -> dict[str, Any]:
     """One method: its runs pooled for diagrams, averaged for tables."""
     tests = [run["test"] for run in runs]
     after = [run["after"] for run in runs if run["after"]]
@@ -188,18 +217,19 @@ def _method(name: str, runs: Sequence[Mapping[str, Any]], p_values: Mapping[str,
     return {
         "name": name,
         "runs": len(runs),
-        "values": {key: _spread([test[key] for test in tests]) for key in SHOWN},
-        "values_after": {key: _spread([test[key] for test in after]) for key in SHOWN} if after else None,
+        "values": {key: _spread([test[key] for test in tests]) for key in shown},
+        "values_after": {key: _spread([test[key] for test in after]) for key in shown} if after else None,
         "intervals": tests[0]["intervals"] if len(runs) == 1 else {},
         "p": p_values.get("ece"),
         "temperature": statistics.mean(run["temperature"] for run in runs) if after else None,
-        "all": {key: [test[key] for test in tests] for key in SHOWN},
+        "all": {key: [test[key] for test in tests] for key in shown},
         "bins": _pooled(tests),
         "after": _pooled(after) if after else None,
         "epochs": [run["history"] for run in runs if "history" in run],
         "multipliers": _multipliers(learned, tests[0]),
         "gammas": _gammas(learned),
         "groups": _groups(tests),
+        "shift": _shift([run["severities"] for run in runs if run.get("severities")]),
         "classes": _classes(tests),
     }
 
@@ -220,6 +250,9 @@ def _pooled(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     low, high = wilson(right, total)
     share = total.clamp(min=1)
     ece = bins_interval(BinStatistics(total, sure, right))
+    if "image_ece" in tests[0]:  # pixels are not independent: the runs' own intervals, from resampled images
+        bounds = [[test["intervals"]["ece"][side] for test in tests] for side in ("low", "high")]
+        ece = replace(ece, low=statistics.mean(bounds[0]), high=statistics.mean(bounds[1]))
     return {
         "counts": total.long().tolist(),
         "right": right.round().long().tolist(),
@@ -231,6 +264,15 @@ def _pooled(tests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ece_low": ece.low,
         "ece_high": ece.high,
     }
+
+
+def _shift(runs: Sequence[Mapping[str, Mapping[int, float]]]) -> dict[str, Any] | None:
+    """Accuracy and ECE at each severity, means over runs."""
+    if not runs:
+        return None
+    severities = sorted(set.intersection(*(set(run["ece"]) for run in runs)))
+    means = {name: [statistics.mean(run[name][s] for run in runs) for s in severities] for name in ("accuracy", "ece")}
+    return {"severities": severities, **means}
 
 
 def _multipliers(learned: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, Any] | None:

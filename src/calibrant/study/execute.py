@@ -4,6 +4,7 @@ import csv
 import os
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -98,8 +99,10 @@ Result = tuple[Mapping[str, Any] | None, str]
 
 def train_cell(recipe: Recipe, folder: Path, force: bool, allow_code: bool, threads: int | None = None) -> Result:
     """Train one cell; metrics, or what went wrong in a sentence."""
-    if threads is not None:
+    if threads is not None:  # in a process of its own
         torch.set_num_threads(threads)
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", kind)
     try:
         done = fit(recipe, folder, force=force, quiet=True, allow_code=allow_code)
     except (InputError, DivergedError, MissingDataError, OSError, ValueError, TypeError) as error:
