@@ -1,4 +1,4 @@
-"""Saved outputs of public networks, where the data is at hand (CALIBRANT_DATA)."""
+"""Saved outputs of public networks, articles and street scenes, where the data is at hand (CALIBRANT_DATA)."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from calibrant import data, metrics, posthoc
 from calibrant import functional as cal
-from calibrant import metrics, posthoc
+from calibrant.cli import main
+from calibrant.train import Run
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +48,55 @@ def test_temperature_scaling_of_a_public_network(saved: dict[str, torch.Tensor])
     assert round(float(cal.ece(test, labels)), 4) == 0.0475
     assert cal.ece(calibrator.transform(test), labels) < 0.013
     assert cal.accuracy(calibrator.transform(test), labels) == cal.accuracy(test, labels)
+
+
+# Texts and segmented images
+
+
+@pytest.fixture(scope="module")
+def articles() -> Path:
+    root = Path(os.environ.get("CALIBRANT_DATA", ""))
+    if not (root / "20_newsgroups").is_dir() or not (root / "glove" / "glove.6B.100d.txt").exists():
+        pytest.skip("needs CALIBRANT_DATA with 20_newsgroups and glove/glove.6B.100d.txt")
+    return root
+
+
+@pytest.mark.slow
+def test_newsgroups_are_split_and_learned(articles: Path, tmp_path: Path) -> None:
+    command = ["train", "newsgroups20", "--data.root", str(articles), "--out", str(tmp_path / "run"), "--quiet"]
+    small = ["--data.limit", "1500", "--data.options.length", "100", "--model.options.width", "64"]
+    quick = ["--epochs", "3", "--batch_size", "32", "--optimizer.lr", "0.005", "--loss", "cals-alm"]
+    assert main([*command, *small, *quick]) == 0
+    with np.load(tmp_path / "run" / "split.npz") as split:
+        assert {name: len(split[name]) for name in split.files} == {"train": 14_229, "validation": 848, "test": 3_769}
+        everything = np.concatenate([split[name] for name in split.files])
+    assert sorted(everything.tolist()) == list(range(18_846))
+    run = Run.load(tmp_path / "run")
+    assert run.metrics["test"]["samples"] == 1500
+    assert run.metrics["test"]["accuracy"] > 0.12  # of 20 groups, after some 140 steps
+    assert run.metrics["test"]["classes"][13]["name"] == "sci.med"
+    assert run.recipe["data"]["options"] == {"vocabulary": 20_000, "vectors": "glove.6B.100d.txt", "length": 100}
+
+
+@pytest.fixture(scope="module")
+def camvid() -> Path:
+    root = Path(os.environ.get("CALIBRANT_DATA", ""))
+    if not (root / "camvid" / "ImageSets" / "Segmentation" / "test.txt").exists():
+        pytest.skip("needs CALIBRANT_DATA with camvid in the layout of VOC")
+    return root
+
+
+@pytest.mark.slow
+def test_camvid_is_read_and_its_recipe_runs(camvid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = data.load("voc", path="camvid", root=camvid)
+    assert (len(found.train), len(found.validation), len(found.test)) == (367, 101, 233)
+    assert (found.num_classes, found.classes[0], found.classes[10]) == (11, "Sky", "Bicyclist")
+    assert isinstance(found.test, data.Masks)
+    image, mask = found.test.read(0)
+    assert (image.shape, mask.shape) == ((3, 180, 240), (180, 240))
+    assert set(mask.unique().tolist()) <= {*range(11), 255}
+    command = ["train", "camvid-deeplabv3", "--dry-run", "--data.root", str(camvid), "--data.limit", "16"]
+    assert main([*command, "--batch_size", "4", "--eval_batch_size", "4", "--data.workers", "0", "--loss", "cals-alm"]) == 0
+    text = capsys.readouterr().out
+    assert "camvid-deeplabv3: 16 train, 16 validation, 16 test samples of 11 classes" in text
+    assert "smp:DeepLabV3Plus: 12,3" in text

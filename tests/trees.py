@@ -83,3 +83,72 @@ def imagenet(root: Path) -> None:
     for part, source, counts in (("train", "train", (6, 3, 1)), ("val", "train", (2, 2, 2)), ("test", "val", (5, 5, 5))):
         lines = [f"{source}/n{1000 + k}/{source}_{k}_{i}.JPEG {k}" for k, n in enumerate(counts) for i in range(n)]
         (root / "imagenet" / f"ImageNet_LT_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+#: Words that tell the groups of :func:`newsgroups` from each other, and words that all of them use.
+TOPICS = ("orbit launch shuttle", "goalie puck skates", "engine brakes tyres", "cipher keys secrets")
+COMMON = ["the", "of", "and", "to", "in", "is", "it", "you", "that", "was", "for", "on", "are", "with", "as"]
+
+
+def article(group: int, number: int, words: int = 12) -> str:
+    """A header, a blank line, and a body of common words with those of the group among them."""
+    own = TOPICS[group % len(TOPICS)].split()
+    body = [str(RANDOM.choice(own if i % 3 == 0 else COMMON)) for i in range(words + number % 7)]
+    lines = [" ".join(body[i : i + 6]) for i in range(0, len(body), 6)]
+    return f"From: writer{number}@example.org\nSubject: heading{group}\n\n" + "\n\n".join(lines) + ".\n"
+
+
+def newsgroups(root: Path, groups: int = 4, articles: int = 25, layout: tuple[str, ...] = ("20_newsgroups",)) -> None:
+    for folder in layout:
+        for k in range(groups):
+            own = root / folder / f"group.{k}"
+            own.mkdir(parents=True, exist_ok=True)
+            for i in range(articles):
+                (own / str(10_000 + i)).write_text(article(k, i), "latin-1")
+
+
+def vectors(path: Path, words: list[str], dim: int = 10) -> dict[str, list[float]]:
+    """A file in GloVe's format; what it holds."""
+    found = {word: [round(float(x), 5) for x in RANDOM.normal(size=dim)] for word in words}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in found.items()), "utf-8")
+    return found
+
+
+#: A colour for each class, far from the others.
+COLOURS = np.array([(20, 20, 20), (230, 40, 40), (40, 230, 40), (40, 40, 230), (230, 230, 40)], dtype=np.uint8)
+
+
+def scene(height: int, width: int, classes: int, void: int = 255) -> tuple[np.ndarray, np.ndarray]:
+    """Squares of 16 pixels in the colours of their classes, with noise, and a mask whose upper left corner is void."""
+    squares = RANDOM.integers(0, classes, size=(-(-height // 16), -(-width // 16)))
+    mask = squares.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].astype(np.uint8)
+    pixels = COLOURS[mask] + RANDOM.integers(0, 20, size=(height, width, 3), dtype=np.uint8)
+    mask[:3, :5] = void
+    return pixels, mask
+
+
+def voc(
+    root: Path,
+    lists: dict[str, int],
+    *,
+    name: str = "VOCdevkit/VOC2012",
+    classes: int = 4,
+    sizes: tuple[tuple[int, int], ...] = ((40, 56), (48, 40)),
+    named: bool = True,
+) -> None:
+    """``lists`` says how many images each list of names has."""
+    folder = root / name
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for part, count in lists.items():
+        names = [f"{part}_{i:03}" for i in range(count)]
+        for i, own in enumerate(names):
+            pixels, mask = scene(*sizes[i % len(sizes)], classes)
+            Image.fromarray(pixels).save(folder / "JPEGImages" / f"{own}.jpg", quality=95)
+            drawn = Image.fromarray(mask)
+            drawn.putpalette(COLOURS.tobytes().ljust(768, b"\xff"))  # as VOC's masks are: class numbers with a palette
+            drawn.save(folder / "SegmentationClass" / f"{own}.png")
+        (folder / "ImageSets" / "Segmentation" / f"{part}.txt").write_text("\n".join(names) + "\n")
+    if named:
+        (folder / "classes.txt").write_text("".join(f"thing {k}\n" for k in range(classes)))

@@ -32,6 +32,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trees.cifar(root, 100)
     trees.tiny_imagenet(root, train=8)
     trees.imagenet(root)
+    trees.newsgroups(root)
+    trees.vectors(root / "glove" / "glove.6B.100d.txt", ["puck", "orbit"], dim=100)
+    trees.voc(root, {"train": 5, "val": 3}, named=False)
+    trees.voc(root, {"train": 4, "val": 2, "test": 2}, name="camvid")
     return root
 
 
@@ -39,6 +43,7 @@ EXPECTED = [
     "digits", "digits-lt", "fashion-mnist", "fashion-mnist-lt", "cifar10-lt-resnet32", "tiny-imagenet-resnet50",
     *(f"{data}-{net}" for data in ("cifar10", "cifar100") for net in ("resnet50", "resnet110", "wrn26-10", "densenet121")),
     *(f"{data}-{net}" for data in ("imagenet", "imagenet-lt") for net in ("resnet50", "swinv2t")),
+    "newsgroups20", "newsgroups20-cals", "voc2012-deeplabv3", "camvid-deeplabv3",
 ]  # fmt: skip
 
 
@@ -53,9 +58,13 @@ def test_every_recipe_runs(data: Path, here: Path, capsys, monkeypatch: pytest.M
     small = {"tiny-imagenet-resnet50": "2", "fashion-mnist": "30", "fashion-mnist-lt": "30", "imagenet": "0.2"}
     held = small.get(name, "30" if name.startswith("cifar") else None)
     fields = [] if held is None else ["--data.validation", held]
-    precision = ["--trainer.precision", "32"] if name.startswith("imagenet") else []
+    fields += ["--trainer.precision", "32"] if name.startswith("imagenet") else []
+    if name.endswith("deeplabv3"):
+        fields += ["--data.size", "32"]
+    if name == "voc2012-deeplabv3":
+        fields += ["--data.longest", "48", "--model.options.pretrained", "null"]  # there is no network in a test
     command = ["train", name, "--dry-run", "--data.root", str(data), "--batch_size", "2", "--eval_batch_size", "2"]
-    assert main([*command, "--loss", "cals-alm", "--data.workers", "0", *fields, *precision]) == 0
+    assert main([*command, "--loss", "cals-alm", "--data.workers", "0", *fields]) == 0
     text = capsys.readouterr().out
     assert re.search(rf"^{name}: [\d,]+ train, [\d,]+ validation, [\d,]+ test samples of \d+ classes", text)
     assert re.search(r": [\d,]+ parameters; loss cals-alm", text)

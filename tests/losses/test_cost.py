@@ -37,3 +37,16 @@ def test_cpc_of_few_samples_and_many_classes_is_bounded() -> None:
     """Not by a multiple of the logits, which are tiny here, but far below all pairs: 2 x 4000 x 4000 floats are 128 MB."""
     step = benchmark.step(create("cpc"), torch.randn(2, 4000, requires_grad=True), torch.randint(4000, (2,)))
     assert peak_memory(step) < 5e6
+
+
+def test_memory_of_segmentation_at_the_papers_size() -> None:
+    """CALS-ALM on crops of 512 with VOC's 21 classes, beside PyTorch's cross-entropy, which needs three times the logits."""
+    logits = torch.randn(2, 21, 512, 512, requires_grad=True)
+    target = torch.randint(21, (2, 512, 512))
+    target[:, :60] = 255
+    ours = peak_memory(benchmark.step(create("cals-alm", num_classes=21, ignore_index=255), logits, target))
+    plain = peak_memory(benchmark.step(torch.nn.CrossEntropyLoss(ignore_index=255), logits, target))
+    size = 4 * logits.numel()
+    assert plain / size >= 2  # that memory is seen at all
+    assert ours / size <= benchmark.MEMORY_LIMIT
+    assert (ours - plain) / size <= 1

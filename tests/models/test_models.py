@@ -1,6 +1,7 @@
 """Networks have the parameters of those the papers trained."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,3 +99,112 @@ def test_gpool_cnn_reads_word_numbers() -> None:
 def test_running_maximum(length: int) -> None:
     x = torch.randn(2, 3, length)
     assert torch.equal(running_maximum(x), nn.functional.max_pool1d(x, 5, stride=1))
+
+
+def test_gradient_of_the_running_maximum() -> None:
+    shape = (2, 3, 17)
+    x = torch.randperm(102).double().view(shape).div(7).requires_grad_()  # all different, by more than gradcheck moves them
+    assert torch.autograd.gradcheck(running_maximum, x)
+    weight = torch.randn(2, 3, 13, dtype=torch.float64)
+    own, theirs = (
+        torch.autograd.grad((weight * pooled).sum(), x)[0]
+        for pooled in (running_maximum(x), nn.functional.max_pool1d(x, 5, stride=1))
+    )
+    torch.testing.assert_close(own, theirs, rtol=0, atol=1e-14)
+    assert (theirs != 0).sum() > 20
+
+
+@pytest.mark.parametrize("values", [1, 2, 3])
+def test_gradient_of_the_running_maximum_where_values_are_equal(values: int) -> None:
+    """All of it goes to the first place of the maximum, written out with loops; nothing is lost or counted twice."""
+    x = torch.randint(values, (2, 3, 20)).double().requires_grad_()
+    weight = torch.rand(2, 3, 16, dtype=torch.float64) + 0.5
+    own = torch.autograd.grad((weight * running_maximum(x)).sum(), x)[0]
+    expected = torch.zeros_like(x)
+    for i in range(2):
+        for j in range(3):
+            for t in range(16):
+                window = x[i, j, t : t + 5].tolist()
+                expected[i, j, t + window.index(max(window))] += weight[i, j, t]
+    torch.testing.assert_close(own, expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(own.sum((1, 2)), weight.sum((1, 2)))
+
+
+# Segmentation
+
+
+@pytest.mark.parametrize(("name", "channels"), [("Unet", 1), ("DeepLabV3Plus", 3)])
+def test_smp_by_name(name: str, channels: int) -> None:
+    network = models.create(f"smp:{name}", 5, channels, encoder="resnet18").eval()
+    assert type(network).__name__ == name
+    with torch.no_grad():
+        assert network(torch.randn(2, channels, 64, 32)).shape == (2, 5, 64, 32)
+    assert sum(p.numel() for p in network.get_submodule("encoder").parameters()) == 11_176_512 - (3 - channels) * 64 * 49
+
+
+def test_options_of_smp_are_passed_on() -> None:
+    options = {"encoder": "resnet18", "encoder_depth": 3, "decoder_channels": [16, 8, 4]}
+    network = models.create("smp:Unet", 2, **options)
+    assert network(torch.randn(2, 3, 8, 8)).shape == (
+        2,
+        2,
+        8,
+        8,
+    )  # with five halvings, sides would have to be multiples of 32
+    head = network.get_submodule("segmentation_head.0")
+    assert isinstance(head, nn.Conv2d)
+    assert head.in_channels == 4
+    with pytest.raises(ValueError, match="segmentation_models_pytorch cannot make Unet with these options"):
+        models.create("smp:Unet", 2, encoder="resnet18", encoder_depth=3, decoder_channels=[16, 8])
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "message"),
+    [
+        ("Unett", "resnet18", "segmentation_models_pytorch has .*DeepLabV3, .* not 'Unett'; did you mean smp:Unet?"),
+        ("unet", "resnet18", "not 'unet'; did you mean smp:Unet?"),
+        ("Unet", "resnet81", "cannot make Unet with the encoder 'resnet81': .*resnet18.*; did you mean resnet18?"),
+        ("Unet", "tu-resnet1888", "cannot make Unet with these options .Unknown model .resnet1888"),
+    ],
+)
+def test_bad_names_of_smp(name: str, encoder: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        models.create(f"smp:{name}", 3, encoder=encoder)
+
+
+def test_encoder_weights_come_from_a_file(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    source = models.create("smp:Unet", 3, encoder="resnet18")
+    weights = source.get_submodule("encoder").state_dict()
+    torch.save(weights, tmp_path / "encoder.pt")
+    torch.manual_seed(2)
+    found = models.create("smp:DeepLabV3Plus", 7, encoder="resnet18", pretrained=str(tmp_path / "encoder.pt"))
+    for key, value in found.get_submodule("encoder").state_dict().items():
+        assert torch.equal(value, weights[key]), key
+    with pytest.raises(ValueError, match="encoder.pt does not hold the weights of the encoder resnet34"):
+        models.create("smp:Unet", 3, encoder="resnet34", pretrained=str(tmp_path / "encoder.pt"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not weights at all", b"PK\x03\x04 a zip cut short"], ids=["empty", "text", "zip"]
+)
+def test_broken_files_of_weights_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "broken.pt").write_bytes(content)
+    with pytest.raises(ValueError, match="broken.pt does not hold the weights of the encoder resnet18"):
+        models.create("smp:Unet", 3, encoder="resnet18", pretrained=str(tmp_path / "broken.pt"))
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
+    for number, content in enumerate(([1, 2], {"state_dict": {}}, torch.zeros(3))):
+        torch.save(content, tmp_path / f"{number}.pt")
+        with pytest.raises(ValueError, match=f"{number}.pt does not hold the weights of the encoder resnet18"):
+            models.create("smp:Unet", 3, encoder="resnet18", pretrained=str(tmp_path / f"{number}.pt"))
+
+
+def test_weights_that_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match="the weights 'imagenet' of resnet18 could not be downloaded .*pass a file with"):
+        models.create("smp:Unet", 3, encoder="resnet18", pretrained="imagenet")
+    with pytest.raises(ValueError, match="nofile.pt.*imagenet"):
+        models.create("smp:Unet", 3, encoder="resnet18", pretrained="nofile.pt")

@@ -208,5 +208,5 @@ def test_small_fashion_mnist_against_small_mnist(tmp_path: Path) -> None:
     shutil.move(tmp_path / "MNIST", moved / "MNIST")
     shutil.rmtree(tmp_path / "FashionMNIST")
     assert main(["ood", str(run), "--ood", "mnist"]) == 2
-    assert main(["ood", str(run), "--ood", "mnist", "--root", str(moved)]) == 0
+    assert main(["ood", str(run), "--ood", "mnist", "--data.root", str(moved)]) == 0
     assert ood.results(run)["mnist"]["samples"] == 30

@@ -39,6 +39,8 @@ def segmentation(
         hint = f"; did you mean smp:{close[0]}?" if close else ""
         raise ValueError(f"segmentation_models_pytorch has {', '.join(known)}, not {name!r}{hint}")
     file = pretrained is not None and Path(pretrained).expanduser().is_file()
+    if pretrained is not None and not file and Path(pretrained).suffix:
+        raise ValueError(f"the file of weights {pretrained} does not exist")
     try:
         network: nn.Module = known[name](
             encoder_name=encoder,

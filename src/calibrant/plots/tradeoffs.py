@@ -147,7 +147,13 @@ class MethodBars(Figure):
             spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
             colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
             own.bar(range(len(self.names)), means, yerr=spread, color=colours, width=0.7, error_kw={"elinewidth": 0.8})
-            own.set_ylabel(measure.replace("_", " ") + (", %" if scale == 100 else ""), fontsize=6)
+            own.set_ylabel(_label(measure) + (", %" if scale == 100 else ""), fontsize=6)
             own.set_xticks(range(len(self.names)), [])
         own.set_xticks(range(len(self.names)), self.names, rotation=30, ha="right")
         return ax
+
+
+def _label(measure: str) -> str:
+    """A measure's name as one writes it."""
+    text = measure.replace("_", " ").replace("auroc:", "AUROC ")
+    return " ".join({"ece": "ECE", "nll": "NLL", "iou": "IoU"}.get(word, word) for word in text.split())

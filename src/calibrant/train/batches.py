@@ -81,7 +81,9 @@ class Batches:
     def __len__(self) -> int:
         own = len(self.part) if self.train else len(range(self.rank, len(self.part), self.world))
         size = self.batch_size if self.train else max(1, self.batch_size // self.world)
-        return own // size if self.drop_last and own >= size else -(-own // size)
+        whole, rest = divmod(own, size)
+        least = 1 if not self.train else size if self.drop_last else self.world
+        return whole + (rest > 0 and (rest >= least or not whole))
 
     def indices(self) -> list[tuple[Tensor, int]]:
         """Numbers of this process's samples of each batch, and the size of the whole batch."""
@@ -95,7 +97,8 @@ class Batches:
         batches = list(order.split(self.batch_size))
         if isinstance(self.part, Texts):
             batches = by_length(order, self.part.lengths, self.batch_size, random)
-        if self.drop_last and len(batches) > 1 and len(batches[-1]) < self.batch_size:
+        least = self.batch_size if self.drop_last else self.world  # of a smaller one, a process would get nothing
+        if len(batches) > 1 and len(batches[-1]) < least:
             batches.pop()
         return [(batch[self.rank :: self.world], len(batch)) for batch in batches]
 
