@@ -5,6 +5,7 @@ import io
 import re
 import shlex
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -96,8 +97,12 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
                 pass
             case ["calibrant", name]:  # a mention
                 assert name in COMMANDS
-            case ["calibrant", "train" | "compare", recipe, *arguments] if not recipe.startswith("digits"):
-                own, fields = split_arguments(command[1:])  # its data is not at hand
+            case ["calibrant", "train" | "compare", recipe, *arguments] if (
+                not recipe.startswith("digits") or document.parent.parent.name == "studies"
+            ):
+                own, fields = split_arguments(command[1:])  # its data is not at hand, or it takes hours
+                parser = import_module(f"calibrant.cli.{own[0]}").parser()
+                parser.parse_args(own[1:])
                 assert own[1] == recipe
                 assert arguments
                 read_recipe(recipe, fields).check()

@@ -25,7 +25,7 @@ again; fields of the recipe are overridden as in calibrant train.
 example:
   calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 3 --out runs/example
   calibrant compare digits-lt --losses cals-alm --set loss.margin=5,10 --seeds 1 --epochs 2 --out runs/grid
-  calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 2 --ood noise --shift --out runs/beyond
+  calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 2 --ood noise --out runs/beyond
 """
 
 

@@ -186,11 +186,14 @@ class _Column:
         return text if spread != spread else f"{text} {sign} {scale * spread:.{digits}f}"  # noqa: PLR0124 - NaN of one seed
 
 
-def _columns(metrics: Sequence[str]) -> list[_Column]:
+def _columns(rows: Sequence[Summary], metrics: Sequence[str]) -> list[_Column]:
+    """Columns of those measures that all rows have."""
+
     def title(name: str) -> str:
         text, in_percent, _ = measure_column(name)
         return text + (", %" if in_percent else "")
 
+    metrics = [name for name in metrics if all(name in row.before for row in rows)]
     before = [_Column(title(name), name) for name in metrics]
     after = [_Column(f"{title(name)}, post T", name, after=True) for name in metrics if name not in FIXED]
     return [*before, _Column("T", "temperature"), *after, _Column("p (ECE)", "p")]
@@ -212,7 +215,7 @@ def _marks(rows: Sequence[Summary], columns: Sequence[_Column]) -> list[list[int
 
 
 def _cells(rows: Sequence[Summary], metrics: Sequence[str], styles: Mapping[int, str], sign: str) -> list[list[str]]:
-    columns = _columns(metrics)
+    columns = _columns(rows, metrics)
     marks = _marks(rows, columns)
     return [
         [styles[mark].format(column.text(row, sign)) for column, mark in zip(columns, own, strict=True)]
@@ -225,7 +228,7 @@ def table_rich(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USU
     module, escape = require("rich.table", "tables in the terminal"), require("rich.markup", "tables").escape
     table: Table = module.Table(title=title, title_justify="left", box=require("rich.box", "tables").SIMPLE_HEAD)
     table.add_column("method", no_wrap=True)
-    for column in _columns(metrics):
+    for column in _columns(rows, metrics):
         table.add_column(column.title, justify="right")
     styles = {0: "{}", 1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}
     for row, cells in zip(rows, _cells(rows, metrics, styles, "±"), strict=True):
@@ -235,7 +238,7 @@ def table_rich(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USU
 
 def table_markdown(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USUAL) -> str:
     """For a README: best bold, second in italics."""
-    columns = [column.title for column in _columns(metrics)]
+    columns = [column.title for column in _columns(rows, metrics)]
     lines = [title, "", "| method | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
     styles = {0: "{}", 1: "**{}**", 2: "*{}*"}
     for row, cells in zip(rows, _cells(rows, metrics, styles, "±"), strict=True):
@@ -245,7 +248,7 @@ def table_markdown(rows: Sequence[Summary], title: str, metrics: Sequence[str] =
 
 def table_latex(rows: Sequence[Summary], title: str, metrics: Sequence[str] = USUAL) -> str:
     """For a paper, with the package booktabs: best bold, second underlined."""
-    columns = _columns(metrics)
+    columns = _columns(rows, metrics)
     styles = {0: "{}", 1: "\\textbf{{{}}}", 2: "\\underline{{{}}}"}
     lines = [
         "% needs \\usepackage{booktabs}",
