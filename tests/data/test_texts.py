@@ -77,7 +77,7 @@ def test_all_articles_are_split_as_in_the_papers(tmp_path: Path, monkeypatch: py
     (tmp_path / "20_newsgroups").mkdir()
     groups = [k for k in range(20) for _ in range(1000 if k != 15 else 997)]
     files = [f"Subject: s\n\nbody{k}" for k in groups], [f"group.{k:02}" for k in groups]
-    monkeypatch.setattr(texts, "_folder", lambda _: files)  # writing so many takes a minute on a busy disk
+    monkeypatch.setattr(texts, "_folder", lambda *_: files)  # writing so many takes a minute on a busy disk
     found = data.load("newsgroups20", root=tmp_path, vocabulary=100)
     parts = [found.train, found.validation, found.test]
     assert [len(part) for part in parts] == [15_098, 900, 3_999]
@@ -421,3 +421,11 @@ def test_padding_does_not_change_logits(longest: int) -> None:
             torch.testing.assert_close(network(trimmed), network(full), rtol=0, atol=1e-10)
         assert trimmed.shape[1] == min(60, longest + 21)
         assert full.shape[1] == 60
+
+
+def test_texts_of_ones_own_are_in_utf_8_or_latin_1(tmp_path: Path) -> None:
+    for name, content in (("a/1", "Größe".encode()), ("b/2", "Größe".encode("latin-1"))):
+        path = tmp_path / name
+        path.parent.mkdir()
+        path.write_bytes(content)
+    assert texts.read_texts(tmp_path)[0] == ["Größe", "Größe"]

@@ -54,7 +54,7 @@ def newsgroups20(
     layouts = (("20_newsgroups",), ("20news-bydate-train", "20news-bydate-test"), ("20news-18828",))
     found = next((names for names in layouts if all((folder / name).is_dir() for name in names)), None)
     if found is not None:
-        parts = [_folder(folder / name) for name in found]
+        parts = [_folder(folder / name, "latin-1") for name in found]
         articles, labels = (list(chain.from_iterable(column)) for column in zip(*parts, strict=True))
     elif download:
         articles, labels = _fetched(folder)
@@ -263,10 +263,17 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
     return texts, labels, parts
 
 
-def _folder(folder: Path) -> tuple[list[str], list[str]]:
-    """Texts and classes of ``CLASS/*``."""
+def _folder(folder: Path, encoding: str | None = None) -> tuple[list[str], list[str]]:
+    """Texts and classes of ``CLASS/*``; in UTF-8, or latin-1 where they are not, if no encoding is given."""
     files = [path for own in sorted(folder.iterdir()) if own.is_dir() for path in sorted(own.rglob("*")) if path.is_file()]
-    return [path.read_text("latin-1") for path in files], [path.relative_to(folder).parts[0] for path in files]
+    return [_read(path, encoding) for path in files], [path.relative_to(folder).parts[0] for path in files]
+
+
+def _read(path: Path, encoding: str | None) -> str:
+    try:
+        return path.read_text(encoding or "utf-8")
+    except UnicodeDecodeError:
+        return path.read_text("latin-1")
 
 
 def _fetched(folder: Path) -> tuple[list[str], list[str]]:
