@@ -29,5 +29,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Development needs Python 3.11 or newer; choose one with: make PYTHON=python3.12")'
 	@echo "Setting up .venv: a few minutes and about 6 GB, mostly PyTorch."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,vision,hf,ray,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,vision,hf,ray,dev]'
 	@touch $@

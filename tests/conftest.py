@@ -2,11 +2,12 @@ import os
 
 # Some machines announce AMX but cannot run it, and bfloat16 products die there; it has to be said before torch is loaded.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes, some of which start others
 
 import pytest
 import torch
 
-torch.set_num_threads(1)  # tests run in parallel processes
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
