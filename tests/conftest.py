@@ -13,3 +13,8 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that no process is left with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

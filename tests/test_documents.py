@@ -81,6 +81,7 @@ def prepare() -> None:
         np.savez(name, logits=logits, target=np.arange(300) % 5)
 
 
+@pytest.mark.slow
 @every_document
 def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets are known to make, scripts are there and know their options; calibrant's own commands run."""

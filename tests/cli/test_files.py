@@ -401,6 +401,7 @@ print("grown", peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_large_files_are_read_in_parts(here: Path) -> None:
     logits, target = data(2000, 50)
     np.savez("small.npz", logits=logits, target=target)
@@ -419,6 +420,7 @@ def test_large_files_are_read_in_parts(here: Path) -> None:
         assert large[name] == pytest.approx(small[name], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("here")
 def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,7 @@ def test_fashion_mnist_from_its_idx_files(real: Path, tmp_path: Path) -> None:
     assert metrics["test"]["classes"][9]["name"] == "Ankle boot"
 
 
+@pytest.mark.slow
 def test_long_tailed_cifar10_from_an_npz(real: Path, tmp_path: Path) -> None:
     command = ["train", "cifar10-lt-resnet32", "--loss", "mbls", "--epochs", "1", "--data.limit", "300", "--quiet"]
     command += ["--data", "npz", "--data.path", "arrays/cifar10.npz", "--data.root", str(real), "--batch_size", "32"]

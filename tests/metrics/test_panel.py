@@ -89,6 +89,7 @@ def test_of_nothing() -> None:
     assert panel.compute().samples == 0
 
 
+@pytest.mark.slow
 def test_memory_is_constant_over_500_updates() -> None:
     """Of (2, 21, 256, 256) logits each: 65 million pixels. The peak after 500 is that after 20."""
     panel = metrics.CalibrationPanel(21, ignore_index=255)

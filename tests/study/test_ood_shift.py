@@ -156,6 +156,7 @@ def test_published_files_are_read_where_they_are(tmp_path: Path, monkeypatch: py
     assert third["before"]["nll"] != pytest.approx(none["before"]["nll"])
 
 
+@pytest.mark.slow
 def test_a_study_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "digits-lt", "--losses", "adafocal", "--seeds", "1", "--epochs", "1", "--quiet"]
     command += ["--ood", "noise", "--shift", "--validation", "clean", "noisy", "--out", str(tmp_path / "study")]
@@ -174,6 +175,7 @@ def test_a_study_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (tmp_path / "study/table.md").read_text() == table
 
 
+@pytest.mark.slow
 def test_fashion_mnist_doubts_mnist(tmp_path: Path) -> None:
     root = Path(os.environ.get("CALIBRANT_DATA", ""))
     if not (root / "MNIST" / "raw").exists():

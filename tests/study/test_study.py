@@ -175,6 +175,7 @@ def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
 GRID = ["--losses", "ce", "cals-alm", "--seeds", "2", "--epochs", "6"]
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> None:
     assert compare(*GRID, out="whole") == 0
     child = os.fork()
@@ -192,6 +193,7 @@ def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> N
         assert (here / "parts" / name).read_text() == (here / "whole" / name).read_text(), name
 
 
+@pytest.mark.slow
 def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)  # one thread for each, as here
     assert compare(*GRID, "--epochs", "2", "--jobs", "2", out="two") == 0

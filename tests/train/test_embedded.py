@@ -3,10 +3,13 @@
 import statistics
 from pathlib import Path
 
+import pytest
+
 from calibrant.cli.train import read_recipe
 from calibrant.train import fit
 
 
+@pytest.mark.slow
 def test_cals_halves_the_calibration_error_of_cross_entropy(tmp_path: Path) -> None:
     means = {}
     for loss in ("ce", "cals-alm"):

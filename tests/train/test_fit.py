@@ -428,6 +428,7 @@ def test_the_recipe_of_a_method_comes_from_one_place() -> None:
 # Several processes
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     common = [
         sys.executable, "-m", "calibrant", "train", "digits-lt", "--quiet", "--loss", "cals-alm", "--loss.margin", "1",
@@ -453,6 +454,7 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("two-*"))
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
     code = (
         "import sys; from calibrant.cli import main\n"
