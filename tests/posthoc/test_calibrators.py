@@ -109,6 +109,18 @@ def test_the_predicted_class_stays_where_it_is_promised(seed: int, k: int, sharp
         assert torch.equal(calibrator.transform(new).argmax(1), new.argmax(1)), key
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize("key", ["spline", "temperature", "ets"])
+def test_a_lead_of_one_digit_is_kept(key: str, dtype: torch.dtype) -> None:
+    logits, target = for_key(key, 192, 2, 0.25, 422)
+    calibrator = METHODS[key]().fit(logits, target)
+    if key == "temperature":
+        calibrator.temperature_ = torch.tensor(900.0, dtype=torch.float64)
+    close = torch.tensor([[0.018, 0.018], [0.018, 0.018]], dtype=dtype)
+    close[0, 1] = torch.tensor(0.018, dtype=dtype) * (1 + 2 * torch.finfo(dtype).eps)
+    assert calibrator.transform(close).argmax(1).tolist() == [1, 0]
+
+
 def test_promises_about_accuracy() -> None:
     keeps = {key for key, method in METHODS.items() if method.preserves_accuracy}
     assert keeps == {"temperature", "ets", "spline", DENSE}

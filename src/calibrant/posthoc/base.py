@@ -87,7 +87,9 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Tensor) -> Tensor:
         """Return log-probabilities, at least float32, in the shape of ``logits``."""
         self._check_fitted(logits)
-        return self._calibrate(finite(logits))
+        logits = finite(logits)
+        log_probs = self._calibrate(logits)
+        return with_lead(log_probs, logits) if self.preserves_accuracy else log_probs
 
     @torch.no_grad()
     def transform(self, logits: Array) -> Array:
@@ -212,6 +214,18 @@ def finite(logits: Tensor) -> Tensor:
     """Logits in at least float32, with something finite for a probability of 0."""
     logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     return torch.where(logits == -torch.inf, logits.amax(dim=1, keepdim=True) + ZERO, logits)
+
+
+def with_lead(log_probs: Tensor, logits: Tensor) -> Tensor:
+    """Log-probabilities whose largest is that of the largest logit.
+
+    A calibrator that keeps the order of the classes may still make logits equal that hardly differ; the largest is then put
+    ahead by its last digit.
+    """
+    top = logits.argmax(dim=1, keepdim=True)
+    lost = log_probs.argmax(dim=1, keepdim=True) != top
+    ahead = log_probs.amax(dim=1, keepdim=True) * (1 - torch.finfo(log_probs.dtype).eps)
+    return log_probs.scatter(1, top, torch.where(lost, ahead, log_probs.gather(1, top)))
 
 
 def rows(batch: Batch) -> tuple[Tensor, Tensor]:
