@@ -6,10 +6,8 @@ Memory is the peak of what is allocated beyond the logits, in MB. Beside them to
 what it makes of 2^25 equal confidences; the bootstrap of 1,000 resamples is timed by itself.
 """
 
-import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torchmetrics.functional.classification.calibration_error import _binning_bu
 
 from calibrant import functional as cal
 from calibrant import metrics, stats
-from measuring import Step, environment, medians, peak_memory
+from measuring import Step, arguments, environment, medians, peak_memory
 
 SHAPES = [(100_000, 1000), (50_000, 100)]
 #: The most that a metric may cost, by name and shape.
@@ -117,12 +115,8 @@ def equal_confidences() -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "metrics.json", help="where the results go")
-    parser.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
-    rows = [row for shape in SHAPES for row in measure(shape, arguments.repeats)]
+    options = arguments(__doc__, "metrics.json", 7)
+    rows = [row for shape in SHAPES for row in measure(shape, options.repeats)]
     show(rows)
     bootstrap = time_bootstrap()
     table = Table(
@@ -137,8 +131,8 @@ def main() -> None:
         f"torchmetrics {equal['torchmetrics']:.4f}"
     )
     result = {"environment": environment(), "rows": rows, "bootstrap_seconds": bootstrap, "equal_confidences": equal}
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {arguments.json}")
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"written to {options.json}")
 
 
 if __name__ == "__main__":

@@ -3,27 +3,21 @@
 python benchmarks/bench_posthoc.py [--json benchmarks/posthoc.json] [--repeats 5]
 """
 
-import argparse
 import json
-from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from calibrant import posthoc
-from measuring import environment, medians, peak_memory
+from measuring import arguments, environment, medians, peak_memory
 
 SHAPE = (50_000, 1000)
 LIMIT = 25.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "posthoc.json", help="where the results go")
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    options = arguments(__doc__, "posthoc.json", 5)
     torch.manual_seed(0)
     logits = 3 * torch.randn(SHAPE)
     target = torch.distributions.Categorical(logits=logits / 1.7).sample()
@@ -31,7 +25,7 @@ def main() -> None:
         "logsumexp": lambda: torch.logsumexp(logits, 1),
         "temperature": lambda: posthoc.TemperatureScaling().fit(logits, target),
     }
-    seconds = medians(steps, arguments.repeats, f"{SHAPE}")
+    seconds = medians(steps, options.repeats, f"{SHAPE}")
     ratio = seconds["temperature"] / seconds["logsumexp"]
     memory = peak_memory(steps["temperature"]) / 1e6
     table = Table("step", "ms", "x logsumexp", "at most", "MB beyond the logits", title=f"logits {SHAPE}")
@@ -51,8 +45,8 @@ def main() -> None:
         "megabytes": memory,
         "temperature": temperature,
     }
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"temperature {temperature:.4f} (1.7 in truth); written to {arguments.json}")
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"temperature {temperature:.4f} (1.7 in truth); written to {options.json}")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ GPoolCNN with frozen vectors, batches of 128. A turn trains on every sixteenth b
 length, a fair sample.
 """
 
-import argparse
 import json
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +21,7 @@ from torch import Tensor, nn
 from calibrant.data import DataSet, Texts
 from calibrant.models import GPoolCNN, gpool_cnn
 from calibrant.train.batches import Batches
-from measuring import environment
+from measuring import arguments, environment, turns
 
 TEXTS, BATCH, WORDS, EVERY = 14_229, 128, 20_000, 16
 LIMITS = {"padded to 1,000 / of similar length": 3.0, "share of the running maximum": 0.35}
@@ -59,11 +56,7 @@ def epoch(network: nn.Module, batches: Batches, *, trim: bool) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "texts.json", help="where the results go")
-    parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    options = arguments(__doc__, "texts.json", 3)
     torch.manual_seed(0)
     whole = data()
     network = GPoolCNN(20, torch.randn(WORDS, 100))
@@ -83,13 +76,7 @@ def main() -> None:
         "of similar length, no maximum": lambda: with_maximum(lambda x: x[..., 4:]),
         "padded to 1,000": lambda: with_maximum(ours, trim=False),
     }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(arguments.repeats + 1):
-        for name, run in steps.items():
-            seconds = run()
-            if turn:  # the first one warms up
-                times[name].append(seconds)
-    middle = {name: statistics.median(values) for name, values in times.items()}
+    middle = turns(steps, options.repeats)
     ratios = {
         "padded to 1,000 / of similar length": middle["padded to 1,000"] / middle["of similar length"],
         "share of the running maximum": 1 - middle["of similar length, no maximum"] / middle["of similar length"],
@@ -102,8 +89,8 @@ def main() -> None:
     for name, ratio in ratios.items():
         console.print(f"{name}: {ratio:.2f} (limit {LIMITS[name]})")
     content = {"environment": environment(), "seconds_per_epoch": middle, "ratios": ratios, "limits": LIMITS}
-    arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    print(f"written to {arguments.json}")
+    options.json.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"written to {options.json}")
 
 
 if __name__ == "__main__":

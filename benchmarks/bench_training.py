@@ -6,7 +6,6 @@ Both train on 28 x 28 images in batches of 128 with the small CNN and look at th
 loop computes their accuracy. CALS-ALM is compared with cross-entropy in the engine.
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -23,7 +22,7 @@ from calibrant.models import SmallCNN
 from calibrant.train.engine import Keeper, Module
 from calibrant.train.fit import build, make_trainer
 from calibrant.train.recipe import LossChoice, Optimizer, Recipe
-from measuring import environment
+from measuring import arguments, environment, turns
 
 SAMPLES, HELD, BATCH, EPOCHS = 8000, 1000, 128, 3
 LIMITS = {"engine, ce": 1.15, "engine, cals-alm, against ce": 1.10}
@@ -67,24 +66,14 @@ def engine(whole: DataSet, loss: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "training.json", help="where the results go")
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    options = arguments(__doc__, "training.json", 5)
     whole = data()
     steps: dict[str, Any] = {
         "bare loop": lambda: bare(whole),
         "engine, ce": lambda: engine(whole, "ce"),
         "engine, cals-alm": lambda: engine(whole, "cals-alm"),
     }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(arguments.repeats + 1):
-        for name, run in steps.items():
-            seconds = run()
-            if turn:  # the first one warms up
-                times[name].append(seconds)
-    best = {name: sorted(values)[len(values) // 2] for name, values in times.items()}
+    best = turns(steps, options.repeats)
     ratios = {
         "engine, ce": best["engine, ce"] / best["bare loop"],
         "engine, cals-alm, against ce": best["engine, cals-alm"] / best["engine, ce"],
@@ -96,8 +85,8 @@ def main() -> None:
         table.add_row(name, f"{best[name.removesuffix(', against ce')]:.3f}", f"{colour}{ratio:.2f}", f"{LIMITS[name]:.2f}")
     Console().print(table)
     result = {"environment": environment(), "seconds_per_epoch": best, "ratios": ratios, "limits": LIMITS}
-    arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {arguments.json}")
+    options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"written to {options.json}")
 
 
 if __name__ == "__main__":

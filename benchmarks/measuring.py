@@ -1,11 +1,13 @@
 """How benchmarks measure: time as medians over turns, memory as the peak of what is allocated."""
 
+import argparse
 import os
 import platform
 import random
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler, which tells the memory, is chatty
 
@@ -42,6 +44,26 @@ def medians(steps: dict[str, Step], repeats: int, what: str) -> dict[str, float]
             start = time.perf_counter()
             steps[name]()
             times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def arguments(about: str | None, file: str, repeats: int) -> argparse.Namespace:
+    """Options that benchmarks share: where results go, and how often to measure."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / file, help="where the results go")
+    parser.add_argument("--repeats", type=int, default=repeats)
+    torch.set_num_threads(2)
+    return parser.parse_args()
+
+
+def turns(steps: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
+    """Median of the seconds that steps themselves tell, in turns; the first turn warms up."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(repeats + 1):
+        for name, run in steps.items():
+            seconds = run()
+            if turn:
+                times[name].append(seconds)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

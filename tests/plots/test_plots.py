@@ -135,7 +135,9 @@ def test_reliability_diagram_has_the_bins_of_the_ece() -> None:
     from_panel = plots.ReliabilityDiagram.from_panel(panel.compute())
     assert from_panel.counts == diagram.counts
     assert from_panel.ece == pytest.approx(diagram.ece)
-    assert from_panel.label.startswith(f"ECE {100 * diagram.ece:.2f} % (")
+    low, high = (100 * side for side in (from_panel.ece_low, from_panel.ece_high))
+    assert low < 100 * diagram.ece < high
+    assert from_panel.label == f"ECE {100 * diagram.ece:.2f} % ({low:.2f} - {high:.2f})"
 
 
 def test_empty_bins_are_not_drawn_as_calibrated() -> None:

@@ -1,10 +1,10 @@
 """Grids of runs, and the tables that come out."""
 
-import contextlib
 import csv
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -201,18 +201,37 @@ def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPat
     assert (here / "two/table.csv").read_text() == (here / "one/table.csv").read_text()
 
 
-def workers() -> list[int]:
-    """Processes in which Ray runs a cell."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if b"ray::train_cell" in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+def processes(*columns: str) -> list[list[str]]:
+    command = ["ps", "-A", "-o", ",".join(f"{column}=" for column in columns)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [line.split(maxsplit=len(columns) - 1) for line in listed.splitlines()]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="finds Ray's workers in /proc")
+def test_a_study_that_is_killed_takes_its_processes_with_it(here: Path) -> None:
+    arguments = ["--losses", "ce", "mbls", "--seeds", "1", "--epochs", "5000", "--jobs", "2", "--out", "study"]
+    killed = subprocess.Popen([sys.executable, "-m", "calibrant", "compare", "digits-lt", "--quiet", *arguments])
+    try:
+        while not all((here / f"study/{loss}-seed0/history.csv").exists() for loss in ("ce", "mbls")):
+            assert killed.poll() is None
+            time.sleep(0.1)
+        own = {pid for pid, parent in processes("pid", "ppid") if parent == str(killed.pid)}
+        assert len(own) >= 2
+    finally:
+        killed.kill()
+        killed.wait()
+    deadline = time.time() + 20
+    while own & {pid for pid, state in processes("pid", "stat") if not state.startswith("Z")}:
+        assert time.time() < deadline
+        time.sleep(0.1)
+
+
+def workers() -> list[int]:
+    """Processes in which Ray runs a cell."""
+    return [int(pid) for pid, command in processes("pid", "command") if "ray::train_cell" in command]
+
+
+@pytest.mark.slow
 def test_ray_retries_a_cell_whose_worker_was_killed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="needs ray: pip install 'calibrant[ray]'")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

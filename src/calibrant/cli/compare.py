@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, err, error, out, progress, wrote
+from calibrant.cli.console import Parser, err, error, networks, out, progress, wrote
 from calibrant.cli.train import read_recipe, refuse
 
 if TYPE_CHECKING:
@@ -148,7 +148,6 @@ def _metrics(wanted: list[str]) -> tuple[str, ...]:
 
 def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, float]]]:
     """What --ood and --shift find, before and after temperature scaling; kept in the run folders."""
-    from calibrant.cli.ood import load_trained, once
     from calibrant.predictions import InputError
     from calibrant.study import ood, shift
 
@@ -156,7 +155,7 @@ def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, 
         return {}
     found: dict[Path, dict[str, dict[str, float]]] = {}
     root = cells[0].recipe.data.root
-    load = once(lambda folder: load_trained(folder, root=root, allow_code=config.allow_code))
+    load = networks(root, allow_code=config.allow_code)
     with progress("unknown and corrupted data", len(cells)) as advance:
         for cell in cells:
             own: dict[str, dict[str, float]] = {"test": {}, "test_after_temperature": {}}

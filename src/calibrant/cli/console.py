@@ -2,14 +2,18 @@
 
 import argparse
 import contextlib
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from calibrant.train.trained import Trained
 
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -115,3 +119,18 @@ def percent(value: float) -> str:
 def wrote(path: str | Path) -> None:
     """Say where something went."""
     out.print(f"wrote {path}", markup=False)
+
+
+def networks(root: str | None, *, allow_code: bool) -> "Callable[[Path], Trained]":
+    """A function that loads the network of a run, and keeps the last one: it is asked for again with every data set."""
+    from calibrant.predictions import InputError
+    from calibrant.train.trained import Trained
+
+    @functools.lru_cache(maxsize=1)
+    def load(folder: Path) -> Trained:
+        try:
+            return Trained.load(folder, root=root, allow_code=allow_code)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{folder}: {error}") from error
+
+    return load

@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, out, percent, progress, wrote
+from calibrant.cli.console import Parser, networks, out, percent, progress, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from calibrant.train.trained import Trained
 
 EXAMPLE = """\
 Predicts unknown data with the network of each run and measures how well its uncertainty tells them from the run's own
@@ -50,7 +48,7 @@ def run(config: Any) -> None:
         refuse_existing(config.figure, force=config.force)
     folders = [Path(folder) for folder in config.runs]
     runs = [Run.load(folder) for folder in folders]
-    load = once(lambda folder: load_trained(folder, root=config.data.root, allow_code=config.allow_code))
+    load = networks(config.data.root, allow_code=config.allow_code)
     for name in config.ood:
         rows = []
         for folder in folders:
@@ -67,11 +65,11 @@ def run(config: Any) -> None:
                     raise InputError(str(error)) from error
             known, unknown = ood.pair(folder, name)
             temperature = rows[-1]["temperature"]
-            curves = {score.replace("_", " "): ROC.from_logits({score: (known, unknown)}, score) for score in ood.SCORES}
-            after = ROC.from_logits({"entropy after temperature": (known / temperature, unknown / temperature)})
+            pairs = {score.replace("_", " "): (known, unknown) for score in ood.SCORES}
+            pairs["entropy after temperature"] = known / temperature, unknown / temperature
             file = folder / f"{ood.predictions_file(folder, name).stem}.png"
             with replacing(file, force=True) as temporary:
-                _together([*curves.values(), after], [*curves, after.names[0]], f"test against {name}").save(temporary)
+                ROC.from_logits(pairs, [*ood.SCORES, "entropy"], f"test against {name}").save(temporary)
         out.print(_table(name, [f"{r.metrics['recipe']}, {f.name}" for r, f in zip(runs, folders, strict=True)], rows))
         for folder in folders:
             wrote(folder / f"{ood.predictions_file(folder, name).stem}.png")
@@ -82,38 +80,6 @@ def run(config: Any) -> None:
         with replacing(config.figure, force=config.force) as temporary:
             ROC.from_logits(pairs, title=f"test against {config.ood[0]}, by entropy").save(temporary)
         wrote(config.figure)
-
-
-def once(load: "Any") -> "Any":
-    """Keep the network that was loaded last: it is asked for again with every data set."""
-    kept: dict[Path, Any] = {}
-
-    def loaded(folder: Path) -> "Trained":
-        if folder not in kept:
-            kept.clear()
-            kept[folder] = load(folder)
-        found: Trained = kept[folder]
-        return found
-
-    return loaded
-
-
-def load_trained(folder: Path, *, root: str | None, allow_code: bool) -> "Trained":
-    """The network of a run; what is wrong with it becomes a sentence."""
-    from calibrant.predictions import InputError
-    from calibrant.train.trained import Trained
-
-    try:
-        return Trained.load(folder, root=root, allow_code=allow_code)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{folder}: {error}") from error
-
-
-def _together(curves: "list[Any]", names: list[str], title: str) -> "Any":
-    from calibrant.plots import ROC
-
-    parts = [[getattr(curve, part)[0] for curve in curves] for part in ("known", "unknown", "auroc")]
-    return ROC(title, names, *parts)
 
 
 def _table(name: str, runs: list[str], rows: list[dict[str, Any]]) -> "Table":

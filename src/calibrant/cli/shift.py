@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, out, percent, progress, wrote
-from calibrant.cli.ood import load_trained, once
+from calibrant.cli.console import Parser, networks, out, percent, progress, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +50,7 @@ def run(config: Any) -> None:
     folders = [Path(folder) for folder in config.runs]
     for folder in folders:
         Run.load(folder)
-    load = once(lambda folder: load_trained(folder, root=config.data.root, allow_code=config.allow_code))
+    load = networks(config.data.root, allow_code=config.allow_code)
     rows = {}
     for folder in folders:
         with progress(f"{folder.name}: corruptions", None) as bar:
@@ -79,21 +78,15 @@ def run(config: Any) -> None:
 
 
 def _curves(names: list[str], found: list[dict[str, Any]]) -> "ShiftCurves":
+    """Of one run before and after temperature scaling, of several before it."""
     from calibrant.plots import ShiftCurves
     from calibrant.study.shift import by_severity
 
-    if len(found) == 1:
-        return ShiftCurves(
-            [names[0], f"{names[0]}, after temperature"],
-            list(by_severity(found[0], "before", "ece")),
-            [list(by_severity(found[0], part, "accuracy").values()) for part in ("before", "after")],
-            [list(by_severity(found[0], part, "ece").values()) for part in ("before", "after")],
-        )
-    return ShiftCurves(
-        names,
-        list(by_severity(found[0], "before", "ece")),
-        *([list(by_severity(one, "before", name).values()) for one in found] for name in ("accuracy", "ece")),
-    )
+    curves = [(name, one, "before") for name, one in zip(names, found, strict=True)]
+    if len(curves) == 1:
+        curves.append((f"{names[0]}, after temperature", found[0], "after"))
+    accuracy, ece = ([list(by_severity(one, part, m).values()) for _, one, part in curves] for m in ("accuracy", "ece"))
+    return ShiftCurves([name for name, _, _ in curves], list(by_severity(found[0], "before", "ece")), accuracy, ece)
 
 
 def _severities(name: str, found: dict[str, Any]) -> "Table":

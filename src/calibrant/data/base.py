@@ -90,6 +90,12 @@ def data_root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get(ROOT_VARIABLE) or "data").expanduser()
 
 
+def locate(path: str | Path, root: str | Path | None, inside: str = "") -> Path | None:
+    """A file or folder under the root or by itself, or None; ``inside`` is what a folder has to hold."""
+    places = (data_root(root) / path, Path(path).expanduser())
+    return next((place for place in places if (place / inside if inside else place).exists()), None)
+
+
 def split_off(y: Tensor, held: float, seed: int, *, per_class: bool = False) -> tuple[Tensor, Tensor]:
     """Numbers of the samples that stay and of those held out, drawn at random.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, MissingDataError, data_root, split_off
+from calibrant.data.base import DataSet, MissingDataError, data_root, locate, split_off
 from calibrant.data.parts import Files, Images, read_image
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -117,10 +117,9 @@ def decode(paths: Sequence[str]) -> Tensor:
 
 
 def _find(path: str | Path, root: str | Path | None, layout: str) -> Path:
-    places = [data_root(root) / path, Path(path).expanduser()]
-    found = next((place for place in places if (place / "train").is_dir()), None)
+    found = locate(path, root, "train")
     if found is None:
-        raise MissingDataError(f"{path} is not in {data_root(root)}: expected {places[0]} with {layout}")
+        raise MissingDataError(f"{path} is not in {data_root(root)}: expected {data_root(root) / path} with {layout}")
     return found
 
 

@@ -61,6 +61,10 @@ class Files:
         """Those with the given numbers."""
         return Files([self.paths[i] for i in indices.tolist()], self.y[indices])
 
+    def read(self, index: int) -> tuple[Tensor, Tensor]:
+        """An image, uint8 ``(3, H, W)``, and its label."""
+        return read_image(self.paths[index]), self.y[index]
+
     def checksum(self) -> str:
         """A short fingerprint of file names, sizes and labels."""
         digest = hashlib.sha256(self.y.numpy().tobytes())

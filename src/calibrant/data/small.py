@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, MissingDataError, data_root, split_off
+from calibrant.data.base import DataSet, MissingDataError, data_root, locate, split_off
 from calibrant.data.parts import Images
 from calibrant.extras import require
 
@@ -77,7 +77,7 @@ def npz(
         validation: Training images held out, a number or a fraction, if the file has no validation part.
         seed: Which ones.
     """
-    found = next((p for p in (Path(path).expanduser(), data_root(root) / path) if p.exists()), None)
+    found = locate(path, root)
     if found is None:
         raise MissingDataError(
             f"{path} does not exist, nor does it under {data_root(root)}: expected an .npz with train_x, ..."

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, MissingDataError, data_root
+from calibrant.data.base import DataSet, MissingDataError, data_root, locate
 from calibrant.data.parts import RECEPTIVE_FIELD, Texts
 from calibrant.extras import require
 from calibrant.validation import in_range, whole
@@ -105,7 +105,7 @@ def text_files(
         length: Words of a text that are kept, the last ones.
         vectors: File of word vectors, such as ``glove.6B.100d.txt``; trained vectors if not given.
     """
-    found = next((p for p in (data_root(root) / path, Path(path).expanduser()) if p.exists()), None)
+    found = locate(path, root)
     if found is None:
         raise MissingDataError(
             f"{path} does not exist, nor does it under {data_root(root)}: expected CLASS/TEXT files, or a csv of texts"
@@ -206,12 +206,12 @@ def find_vectors(path: str | None, root: str | Path | None) -> Path | None:
     """The file of word vectors, alone or under the root."""
     if path is None:
         return None
-    places = [data_root(root) / path, data_root(root) / "glove" / path, Path(path).expanduser()]
-    found = next((place for place in places if place.is_file()), None)
+    found = locate(path, root) or locate(Path("glove") / path, root)
     if found is None:
         raise MissingDataError(
-            f"the word vectors {path} are not in {data_root(root)}: expected {places[0]}, a word and its numbers on a line "
-            "(glove.6B.zip of the GloVe project holds it); say --data.options.vectors null to train vectors instead"
+            f"the word vectors {path} are not in {data_root(root)}: expected {data_root(root) / path}, "
+            "a word and its numbers on each line (glove.6B.zip of the GloVe project holds it); say --data.options.vectors "
+            "null to train vectors instead"
         )
     return found
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrant.data.base import DataSet, MissingDataError, data_root
+from calibrant.data.base import DataSet, MissingDataError, data_root, locate
 from calibrant.data.corruptions import CORRUPTIONS, corrupt
 from calibrant.data.folders import ENDINGS
 from calibrant.data.parts import Images, Masks, Part, Texts, read_image
@@ -46,7 +46,7 @@ def unknown(
     if isinstance(like.test, Masks):
         raise TypeError("out-of-distribution detection is of images that have one class each, not of segmented ones")
     if isinstance(like.test, Texts):
-        place = next((p for p in (data_root(root) / name, Path(name).expanduser()) if p.exists()), None)
+        place = locate(name, root)
         if place is None:
             raise MissingDataError(
                 f"{name} does not exist, nor does it under {data_root(root)}: expected a folder or csv of texts"
@@ -75,7 +75,7 @@ def unknown(
 
 def _read(name: str, root: str | Path | None, shape: tuple[int, ...], limit: int | None) -> Tensor:
     """Images of a folder or of an .npz."""
-    place = next((p for p in (data_root(root) / name, Path(name).expanduser()) if p.exists()), None)
+    place = locate(name, root)
     if place is None:
         raise MissingDataError(
             f"{name!r} is neither {', '.join(SOURCES)}, noise, nor a corruption such as fog:5, and no folder or .npz of "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from calibrant.data.base import DataSet, MissingDataError, data_root, split_off
+from calibrant.data.base import DataSet, MissingDataError, data_root, locate, split_off
 from calibrant.data.folders import IMAGENET_MEAN, IMAGENET_STD
 from calibrant.data.parts import Masks
 
@@ -39,10 +39,9 @@ def voc(
         classes: Names of the classes, from number 0; those of ``classes.txt`` in the folder, else VOC's, if not given.
         void: Class number of pixels that are left out.
     """
-    places = [data_root(root) / path, Path(path).expanduser()]
-    folder = next((place for place in places if (place / "ImageSets" / "Segmentation").is_dir()), None)
+    folder = locate(path, root, "ImageSets/Segmentation")
     if folder is None:
-        raise MissingDataError(f"{path} is not in {data_root(root)}: expected {places[0]} with {LAYOUT}")
+        raise MissingDataError(f"{path} is not in {data_root(root)}: expected {data_root(root) / path} with {LAYOUT}")
     if classes is None:
         own = folder / "classes.txt"
         classes = own.read_text().split("\n") if own.exists() else VOC_CLASSES

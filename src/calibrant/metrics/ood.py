@@ -24,9 +24,7 @@ def ood_auroc(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -
             :math:`-\log \sum_k e^{l_k}`.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
-    known = known.sort().values
-    below, at_most = (torch.searchsorted(known, unknown, right=right) for right in (False, True))
-    return (below + at_most).double().mean() / (2 * len(known))
+    return placements(unknown, known).mean()
 
 
 def ood_fpr95(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
@@ -47,6 +45,13 @@ def ood_aupr(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") ->
     recall = found.double() / len(unknown)
     precision = found.double() / (found + false)
     return (recall.diff(prepend=recall.new_zeros(1)) * precision).sum()
+
+
+def placements(values: Tensor, others: Tensor) -> Tensor:
+    """The share of ``others`` below each value, ties counting half."""
+    others = others.sort().values
+    below, at_most = (torch.searchsorted(others, values, right=right) for right in (False, True))
+    return (below + at_most).double() / (2 * len(others))
 
 
 @torch.no_grad()

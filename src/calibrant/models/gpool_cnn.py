@@ -1,8 +1,12 @@
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+CACHED: Final = 2**18  # numbers of a piece, a megabyte
 
 
 class GPoolCNN(nn.Module):
@@ -61,24 +65,35 @@ def running_maximum(x: Tensor) -> Tensor:
 class _RunningMaximum(torch.autograd.Function):
     """Three maxima of shifted views, of windows of 2, 4 and 5, and a gradient that goes to the first place of the maximum.
 
-    The gradients of the three alone would split ties, at the price of a third of a training step.
+    On the processor both are done a few texts at a time, which stay in its cache: three times faster than all at once.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        two = torch.maximum(x[..., :-1], x[..., 1:])
-        four = torch.maximum(two[..., :-2], two[..., 2:])
-        maximum = torch.maximum(four[..., :-1], x[..., 4:])
+        maximum = x.new_empty(*x.shape[:-1], x.shape[-1] - 4)
+        for own, result in _pieces(x, maximum):
+            two = torch.maximum(own[..., :-1], own[..., 1:])
+            four = torch.maximum(two[..., :-2], two[..., 2:])
+            torch.maximum(four[..., :-1], own[..., 4:], out=result)
         ctx.save_for_backward(x, maximum)
         return maximum
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        x, maximum = ctx.saved_tensors
-        length, rest = maximum.shape[-1], grads[0].clone()
-        total = torch.zeros_like(x)
-        for shift in range(5):
-            own = rest * (x[..., shift : shift + length] == maximum)
-            total[..., shift : shift + length] += own
-            rest -= own
-        return total
+        saved, maxima = ctx.saved_tensors
+        length, gradient = maxima.shape[-1], torch.zeros_like(saved)
+        for x, maximum, grad, total in _pieces(saved, maxima, grads[0], gradient):
+            rest, here = grad.clone(), torch.empty_like(grad)
+            for shift in range(4):
+                torch.eq(x[..., shift : shift + length], maximum, out=here).mul_(rest)
+                total[..., shift : shift + length] += here
+                rest -= here
+            total[..., 4:] += rest
+        return gradient
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    first = tensors[0]
+    texts = max(1, CACHED // first[0].numel()) if first.device.type == "cpu" else len(first)
+    return zip(*(tensor.split(texts) for tensor in tensors), strict=True)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +30,12 @@ class ROC(Figure):
 
     @classmethod
     def from_logits(
-        cls, pairs: dict[str, tuple[Tensor, Tensor]], score: Score = "entropy", title: str = "", points: int = 500
+        cls, pairs: dict[str, tuple[Tensor, Tensor]], scores: Sequence[Score] = (), title: str = "", points: int = 500
     ) -> "ROC":
-        """From the logits of known and unknown samples, by the name of the curve."""
+        """From the logits of known and unknown samples, by the name of the curve; by entropy if no scores are given."""
         known, unknown, areas = [], [], []
-        for first, second in pairs.values():
+        chosen_scores: Sequence[Score] = scores or ["entropy"] * len(pairs)
+        for (first, second), score in zip(pairs.values(), chosen_scores, strict=True):
             doubts = [uncertainty(logits, score).cpu() for logits in (first, second)]
             levels = torch.cat(doubts).unique().flip(0)
             chosen = levels[torch.linspace(0, len(levels) - 1, min(points, len(levels))).round().long()].unique()

@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant.metrics import calibration
 from calibrant.metrics import cells as on_cells
 from calibrant.metrics.cells import Cells
-from calibrant.metrics.ood import Score, uncertainty
+from calibrant.metrics.ood import Score, placements, uncertainty
 from calibrant.stats.resampling import CELLS, Interval
 from calibrant.validation import whole
 
@@ -103,15 +103,8 @@ def auroc_interval(in_logits: Tensor, out_logits: Tensor, score: Score = "entrop
     that exceed the known sample i, ties counting half, the variance of the area is :math:`s_u^2 / n_u + s_k^2 / n_k`.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
-    exceeded, exceeding = _placements(unknown, known), 1 - _placements(known, unknown)
+    exceeded, exceeding = placements(unknown, known), 1 - placements(known, unknown)
     area = float(exceeded.mean())
     variance = sum(float(part.var()) / len(part) if len(part) > 1 else 0.25 for part in (exceeded, exceeding))
     half = 2**0.5 * float(torch.erfinv(torch.tensor(level, dtype=torch.float64))) * variance**0.5
     return Interval(area, max(0.0, area - half), min(1.0, area + half), level, 0, "DeLong")
-
-
-def _placements(values: Tensor, others: Tensor) -> Tensor:
-    """The share of ``others`` below each value, ties counting half."""
-    others = others.sort().values
-    below, at_most = (torch.searchsorted(others, values, right=right) for right in (False, True))
-    return (below + at_most).double() / (2 * len(others))

@@ -2,13 +2,14 @@
 
 import csv
 import os
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def _in_turn(cells: Sequence[Cell], state: State, **options: bool) -> Iterator[t
 
 def _at_once(cells: Sequence[Cell], state: State, jobs: int, **options: bool) -> Iterator[tuple[Cell, Result]]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         waiting: dict[Future[Result], Cell] = {}
         for cell in cells:
             task = pool.submit(train_cell, cell.recipe, cell.folder, options["force"], options["allow_code"], threads)
@@ -134,6 +135,18 @@ def _at_once(cells: Sequence[Cell], state: State, jobs: int, **options: bool) ->
                 yield waiting[task], task.result()
             else:  # a process that died
                 yield waiting[task], (None, f"its process died ({type(error).__name__}); the same command goes on with it")
+
+
+def _end_with_parent() -> None:
+    """A study that is killed must not train on unseen, into folders in which the same command would go on."""
+
+    def wait() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _on_ray(

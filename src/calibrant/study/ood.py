@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant import data, stats
-from calibrant.metrics import ood_aupr, ood_auroc, ood_fpr95
+from calibrant.metrics import ood_aupr, ood_fpr95
 from calibrant.metrics.ood import Score
 from calibrant.predictions import Chunk, open_predictions, replacing, write_npz
 from calibrant.train.trained import Trained
@@ -100,7 +100,7 @@ def measure(folder: Path, unknown: Tensor, temperature: float) -> dict[str, Any]
             pair = known / t, unknown / t
             interval = stats.auroc_interval(*pair, score)
             found[part][score] = {
-                "auroc": float(ood_auroc(*pair, score)),
+                "auroc": interval.value,
                 "low": interval.low,
                 "high": interval.high,
                 "fpr95": float(ood_fpr95(*pair, score)),

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from calibrant.data import DataSet, Files, Images, Masks, Part, Texts
-from calibrant.data.parts import read_image
 from calibrant.extras import require
 from calibrant.train.recipe import Augmentation
 
@@ -65,14 +64,9 @@ class Batches:
         world: int = 1,
     ) -> None:
         self.part, self.batch_size, self.seed, self.train = part, batch_size, seed, train
-        self.augmentation, self.drop_last, self.size, self.longest, self.workers = (
-            augmentation,
-            drop_last,
-            size,
-            longest,
-            workers,
-        )
-        self.change, self.rank, self.world, self.epoch = change, rank, world, 0
+        self.augmentation, self.drop_last, self.change = augmentation, drop_last, change
+        self.size, self.longest, self.workers = size, longest, workers
+        self.rank, self.world, self.epoch = rank, world, 0
         channels = part.x.shape[1] if isinstance(part, Images) else 3
         self.mean, self.std = (
             torch.tensor(list(values)[:channels], dtype=torch.float32).view(1, -1, 1, 1) for values in (data.mean, data.std)
@@ -119,18 +113,19 @@ class Batches:
                 x = crop_and_flip(x, random)
             yield self._normalised(x), images.y[indices], whole
 
-    def _reader(self, part: Files | Masks) -> Dataset[tuple[Tensor, Tensor]]:
+    def _change(self, part: Files | Masks) -> Any:
+        """What is done to an image and its label or mask; torchvision's transforms let a label pass."""
         if isinstance(part, Files):
-            return _Reader(part, transform(self.augmentation if self.train else "none", self.size, train=self.train))
+            return transform(self.augmentation if self.train else "none", self.size, train=self.train)
         if self.train:
-            return _DenseReader(part, JointTransform(self.augmentation, self.size, self.longest, part.ignore_index))
+            return JointTransform(self.augmentation, self.size, self.longest, part.ignore_index)
         height, width = (-(-side // MULTIPLE) * MULTIPLE for side in part.largest())
-        return _DenseReader(part, _Padding(height, width, part.ignore_index))
+        return _Padding(height, width, part.ignore_index)
 
     def _from_files(self, files: Files | Masks) -> Iterator[Batch]:
         batches = self.indices()
         loader = DataLoader(
-            self._reader(files),
+            _Reader(files, self._change(files)),
             batch_sampler=[indices.tolist() for indices, _ in batches],
             num_workers=self.workers,
             generator=self._random(1 + self.rank),  # from which workers get their seeds
@@ -148,26 +143,17 @@ class Batches:
 
 
 class _Reader(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, files: Files, change: Any) -> None:
-        self.files, self.change = files, change
+    """Reads images with their labels or masks, and changes both."""
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.change(read_image(self.files.paths[index])), self.files.y[index]
-
-
-class _DenseReader(Dataset[tuple[Tensor, Tensor]]):
-    def __init__(self, part: Masks, change: Any) -> None:
+    def __init__(self, part: Files | Masks, change: Any) -> None:
         self.part, self.change = part, change
 
     def __len__(self) -> int:
         return len(self.part)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, mask = self.change(*self.part.read(index))
-        return image, mask
+        image, target = self.change(*self.part.read(index))
+        return image, target
 
 
 class _Padding:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torchmetrics
 from lightning.pytorch import loggers as lightning_loggers
-from torch import Tensor, nn
+from torch import nn
 
 from calibrant import __version__, audit
 from calibrant.data import DataSet, Masks
@@ -29,6 +29,7 @@ from calibrant.posthoc import TemperatureScaling
 from calibrant.predictions import Chunk, InputError, Predictions, open_predictions, replacing, write_npz
 from calibrant.train.batches import Batches
 from calibrant.train.engine import FORMAT, Keeper, Module
+from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.progress import Bar
 from calibrant.train.recipe import Recipe
 
@@ -287,15 +288,14 @@ def load_weights(recipe: Recipe, folder: Path, network: nn.Module) -> int:
 def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, device: torch.device) -> Run:
     """Predict with the selected checkpoint, measure, and write ``predictions`` and ``metrics.json``."""
     epoch = load_weights(recipe, folder, network)
-    network.to(device).eval()
-    live = {}
+    predictor, live = Predictor(recipe, data, network.to(device).eval(), device), {}
     for part in ("validation", "test"):
         chunks: Iterable[Chunk]
         if isinstance(getattr(data, part), Masks):
-            live[part] = Network(recipe, data, part, network, device)
+            live[part] = DensePredictions(predictor, part)
             chunks = live[part].grid(recipe.data.stride)
         else:
-            chunks = [Chunk(0, *predict(recipe, data, part, network, device))]
+            chunks = [Chunk(0, *predictor.in_order(getattr(data, part)))]
         write_npz(
             folder / "predictions" / f"{part}.npz",
             chunks,
@@ -305,7 +305,7 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
             force=True,
         )
     if live:
-        draw_pixels(live["test"], folder / "figures")
+        draw_pixels(predictor, live["test"].part, folder / "figures")
     metrics = {
         "recipe": recipe.name,
         "loss": recipe.loss.name,
@@ -318,92 +318,6 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
     with replacing(folder / "metrics.json", force=True) as temporary:
         temporary.write_text(json.dumps(metrics, indent=1))
     return Run.load(folder)
-
-
-@torch.no_grad()
-def predict(recipe: Recipe, data: DataSet, part: str, network: nn.Module, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Logits and labels of one part, in its order."""
-    batches = _all_of(recipe, data, part)
-    found = [(network(x.to(device)).float().cpu(), y) for x, y, _ in batches]
-    place = torch.cat([indices for indices, _ in batches.indices()]).argsort()
-    return torch.cat([logits for logits, _ in found])[place], torch.cat([y for _, y in found])[place]
-
-
-def _all_of(recipe: Recipe, data: DataSet, part: str) -> Batches:
-    return Batches(data, getattr(data, part), recipe.eval_batch_size, size=recipe.data.size, workers=recipe.data.workers)
-
-
-class Network(Predictions):
-    """Dense predictions of a network, made whenever they are read: all of them would not fit on many a disk.
-
-    Args:
-        recipe: The recipe.
-        data: The data set.
-        part: Which part.
-        network: The network, in eval mode.
-        device: Where it is.
-    """
-
-    def __init__(self, recipe: Recipe, data: DataSet, part: str, network: nn.Module, device: torch.device) -> None:
-        self.path, self.kind, self.has_target = Path(f"the network on {part}"), "logits", True
-        self.num_classes, self.classes = data.num_classes, list(data.classes)
-        self.train_counts, self.ignore_index = data.train_counts, data.ignore_index
-        self.data, self.network, self.device = data, network, device
-        self.batches = _all_of(recipe, data, part)
-        self.shape = tuple(next(iter(self.batches))[1].shape[1:])
-
-    def count(self) -> int:
-        """Number of images."""
-        return len(self.batches.part)
-
-    def _read(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        del rows
-        for chunk in self.chunks():
-            yield chunk.logits.numpy(), None if chunk.target is None else chunk.target.numpy()
-
-    @torch.no_grad()
-    def chunks(self) -> Iterator[Chunk]:
-        """Images in order."""
-        start = 0
-        for x, y, _ in self.batches:
-            yield Chunk(start, self.network(x.to(self.device)).float().cpu(), y)
-            start += len(y)
-
-    def grid(self, stride: int) -> Iterator[Chunk]:
-        """Every so-manieth row and column, as they are written to a file."""
-        for start, logits, target in self.chunks():
-            assert target is not None  # noqa: S101
-            some = target[:, ::stride, ::stride]
-            yield Chunk(start, logits[:, :, ::stride, ::stride], some.masked_fill(some == self.ignore_index, -100))
-
-
-def draw_pixels(network: Network, folder: Path, images: int = 3) -> None:
-    """Where the network is wrong and how sure it was, on a few images of the test."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    from calibrant.plots import PixelReliability  # noqa: PLC0415
-
-    folder.mkdir(exist_ok=True)
-    part = network.batches.part
-    assert isinstance(part, Masks)  # noqa: S101
-    chosen = torch.linspace(0, len(part) - 1, min(images, len(part))).round().long()
-    batches = Batches(network.data, part.subset(chosen), len(chosen))
-    x, target, _ = next(iter(batches))
-    with torch.no_grad():
-        logits = network.network(x.to(network.device)).float().cpu()
-    for place, index in enumerate(chosen.tolist()):
-        image, mask = part.read(index)
-        height, width = mask.shape
-        shown = PixelReliability.from_logits(
-            image.float() / 255,
-            logits[place, :, :height, :width],
-            target[place, :height, :width],
-            list(network.data.classes),
-            ignore_index=part.ignore_index,
-        )
-        axes = shown.plot()
-        axes.figure.savefig(folder / f"pixels-{Path(part.images[index]).stem}.png", dpi=200, bbox_inches="tight")  # type: ignore[union-attr]
-        plt.close(axes.figure)  # type: ignore[arg-type]
 
 
 def measure_run(folder: Path, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:

@@ -1,39 +1,28 @@
 """A finished run's network, to predict what it has not seen."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import torch
-from torch import Tensor, nn
 
-from calibrant.data import DataSet, Part
 from calibrant.predictions import InputError
-from calibrant.train.batches import Batches
 from calibrant.train.fit import Run, build, load_weights
+from calibrant.train.predictor import Predictor
 from calibrant.train.recipe import Recipe
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Predictor):
     """A network as its run left it.
 
     Attributes:
         run: The run.
-        recipe: Its recipe.
-        data: Its data set.
-        network: The network, in eval mode.
-        device: Where it is.
     """
 
     run: Run
-    recipe: Recipe
-    data: DataSet
-    network: nn.Module
-    device: torch.device
 
     @staticmethod
     def load(folder: str | Path, *, root: str | None = None, allow_code: bool = False) -> "Trained":
@@ -59,25 +48,12 @@ class Trained:
         except ValueError as error:
             raise InputError(str(error)) from error
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return Trained(run, recipe, data, network.to(device).eval(), device)
+        return Trained(recipe, data, network.to(device).eval(), device, run)
 
     @property
     def temperature(self) -> float:
         """The temperature fitted on its validation part."""
         return float(self.run.metrics["temperature"])
-
-    @torch.no_grad()
-    def batches(self, part: Part, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of any samples of the form of its data, a batch at a time, texts in order of length.
-
-        Args:
-            part: The samples.
-            change: Applied to images before they are normalised, such as a corruption.
-        """
-        recipe = self.recipe
-        options: dict[str, Any] = {"size": recipe.data.size, "workers": recipe.data.workers, "change": change}
-        for x, y, _ in Batches(self.data, part, recipe.eval_batch_size, **options):
-            yield self.network(x.to(self.device)).float().cpu(), y
 
 
 def from_dict(kind: type[T], values: dict[str, Any]) -> T:

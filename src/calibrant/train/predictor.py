@@ -1,0 +1,106 @@
+"""A trained network at work."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.data import DataSet, Masks, Part
+from calibrant.predictions import Chunk, Predictions
+from calibrant.train.batches import Batches
+from calibrant.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A network, and how its recipe feeds it.
+
+    Attributes:
+        recipe: The recipe.
+        data: The data set it was trained on.
+        network: The network, in eval mode.
+        device: Where it is.
+    """
+
+    recipe: Recipe
+    data: DataSet
+    network: nn.Module
+    device: torch.device
+
+    @torch.no_grad()
+    def batches(self, part: Part, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and labels of any samples of the form of its data, a batch at a time, texts in order of length.
+
+        Args:
+            part: The samples.
+            change: Applied to images before they are normalised, such as a corruption.
+        """
+        for x, y, _ in self._feed(part, change):
+            yield self.network(x.to(self.device)).float().cpu(), y
+
+    def in_order(self, part: Part) -> tuple[Tensor, Tensor]:
+        """All logits and labels, in the order of the part."""
+        logits, target = zip(*self.batches(part), strict=True)
+        place = torch.cat([indices for indices, _ in self._feed(part).indices()]).argsort()
+        return torch.cat(logits)[place], torch.cat(target)[place]
+
+    def _feed(self, part: Part, change: Callable[[Tensor], Tensor] | None = None) -> Batches:
+        spec = self.recipe.data
+        return Batches(self.data, part, self.recipe.eval_batch_size, size=spec.size, workers=spec.workers, change=change)
+
+
+class DensePredictions(Predictions):
+    """Predictions of segmented images, made whenever they are read: all of them would not fit on many a disk.
+
+    Args:
+        predictor: The network.
+        part: Name of the part.
+    """
+
+    def __init__(self, predictor: Predictor, part: str) -> None:
+        data = predictor.data
+        self.path, self.kind, self.has_target = Path(f"the network on {part}"), "logits", True
+        self.num_classes, self.classes = data.num_classes, list(data.classes)
+        self.train_counts, self.ignore_index = data.train_counts, data.ignore_index
+        self.predictor = predictor
+        self.part: Masks = getattr(data, part)
+        self.shape = self.part.largest()
+
+    def count(self) -> int:
+        """Number of images."""
+        return len(self.part)
+
+    def _read(self, rows: int) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        del rows  # images come in the batches of the network
+        for logits, target in self.predictor.batches(self.part):
+            yield logits.numpy(), target.numpy()
+
+    def grid(self, stride: int) -> Iterator[Chunk]:
+        """Every so-manieth row and column, as they are written to a file."""
+        for start, logits, target in self.chunks():
+            assert target is not None  # noqa: S101
+            some = target[:, ::stride, ::stride]
+            yield Chunk(start, logits[:, :, ::stride, ::stride], some.masked_fill(some == self.ignore_index, -100))
+
+
+def draw_pixels(predictor: Predictor, part: Masks, folder: Path, images: int = 3) -> None:
+    """Where the network is wrong and how sure it was, on a few images."""
+    from calibrant.plots import PixelReliability  # noqa: PLC0415
+
+    folder.mkdir(exist_ok=True)
+    some = part.subset(torch.linspace(0, len(part) - 1, min(images, len(part))).round().long())
+    logits, target = predictor.in_order(some)
+    for place, name in enumerate(some.images):
+        image, mask = some.read(place)
+        height, width = mask.shape
+        shown = PixelReliability.from_logits(
+            image.float() / 255,
+            logits[place, :, :height, :width],
+            target[place, :height, :width],
+            list(predictor.data.classes),
+            ignore_index=part.ignore_index,
+        )
+        shown.save(folder / f"pixels-{Path(name).stem}.png")
