@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Installed without byte code, which the first import writes; a shell that forbids it would make each process compile again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test setup lint bench
 
