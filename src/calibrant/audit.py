@@ -175,7 +175,7 @@ def measure(
     """
     file.require_target()
     counts = counts if counts is not None else file.train_counts
-    groups = {} if counts is None else class_groups(counts)
+    groups = {} if counts is None or file.shape else class_groups(counts)  # which are by numbers of samples, not of pixels
     alone = {"sync_on_compute": False}  # one process audits, also after distributed training
     panel = CalibrationPanel(file.num_classes, num_bins, ignore_index=file.ignore_index, groups=groups, **alone)
     images = stats.ImageBins(num_bins) if file.shape else None

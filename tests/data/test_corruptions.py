@@ -2,6 +2,7 @@
 
 import colorsys
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,10 @@ from PIL import Image
 from scipy import ndimage
 
 from calibrant import data
-from calibrant.data import CORRUPTIONS, Images, MissingDataError, Texts
+from calibrant.data import CORRUPTIONS, Files, Images, MissingDataError, Texts
 from calibrant.data.corruptions import box, corrupt, plasma
 from calibrant.data.unknown import resized
-from trees import fashion_mnist
+from trees import class_tree, fashion_mnist
 
 PICTURES = torch.from_numpy(
     np.stack(
@@ -111,7 +112,8 @@ def test_jpeg_is_what_a_file_would_hold() -> None:
 def test_fog_is_cloudy_and_bright() -> None:
     dark = torch.full((30, 3, 32, 32), 0.2)
     fog = changed("fog", 5, dark)
-    assert float(fog.mean()) < 0.2 < float(fog.max()) + 0.05
+    assert float(fog.amax()) <= 0.2 + 1e-6  # as bright as the brightest, and darker elsewhere
+    assert float(fog.mean()) < 0.2
     assert torch.equal(fog[:, 0], fog[:, 1])
     assert float(fog.std(dim=(2, 3)).mean()) > 0.02
     smooth, rough = (plasma(20, 32, decay, torch.Generator().manual_seed(0)) for decay in (3.0, 1.2))
@@ -121,7 +123,40 @@ def test_fog_is_cloudy_and_bright() -> None:
     assert float(smooth.diff(dim=2).abs().mean()) < 0.7 * float(rough.diff(dim=2).abs().mean())
 
 
+def published_cloud(side: int, decay: float, random: np.random.Generator) -> np.ndarray:
+    """The published algorithm, point by point: what decays is multiplied with a number between minus and plus itself."""
+    cloud, step, wibble = np.zeros((side, side)), side, 100.0
+
+    def wibbled(*points: tuple[int, int]) -> float:
+        return sum(cloud[i % side, j % side] for i, j in points) / 4 + wibble * random.uniform(-wibble, wibble)
+
+    while step >= 2:
+        half, corners = step // 2, range(0, side, step)
+        for i in corners:
+            for j in corners:
+                cloud[i + half, j + half] = wibbled((i, j), (i + step, j), (i, j + step), (i + step, j + step))
+        for i in corners:
+            for j in corners:
+                cloud[i, j + half] = wibbled((i, j), (i, j + step), (i - half, j + half), (i + half, j + half))
+                cloud[i + half, j] = wibbled((i, j), (i + step, j), (i + half, j - half), (i + half, j + half))
+        step, wibble = half, wibble / decay
+    return (cloud - cloud.min()) / (cloud - cloud.min()).max()
+
+
+@pytest.mark.parametrize("decay", [3.0, 2.0, 1.75])
+def test_clouds_are_as_rough_as_the_published_ones(decay: float) -> None:
+    random = np.random.default_rng(0)
+    expected = np.stack([published_cloud(32, decay, random) for _ in range(250)])
+    found = plasma(600, 32, decay, torch.Generator().manual_seed(0)).numpy()
+    for step in (1, 4):
+        roughness = [float(np.abs(c - np.roll(c, step, axis=2)).mean()) for c in (found, expected)]
+        assert roughness[0] == pytest.approx(roughness[1], rel=0.06)
+    assert float(found.mean()) == pytest.approx(float(expected.mean()), abs=0.03)
+
+
 def test_wrong_names_and_severities() -> None:
+    with pytest.raises(ValueError, match=r"values in \[0, 1\]; these go from -1 to 255"):
+        changed("fog", 1, torch.tensor([-1.0, 255.0]).view(1, 1, 1, 2))
     with pytest.raises(ValueError, match="corruption must be one of 'gaussian_noise'"):
         changed("rain", 1)
     with pytest.raises(ValueError, match="severity must be one of 1, 2, 3, 4, 5, got 6"):
@@ -144,10 +179,14 @@ def test_unknown_images_take_the_form_of_the_known(tmp_path: Path) -> None:
         part = data.unknown("mnist", known(channels, side), root=tmp_path)
         assert part.x.shape == (10, channels, side, side)
         assert part.x.dtype == torch.uint8
-    same = data.unknown("mnist", known(), root=tmp_path, limit=4)
-    assert torch.equal(same.x, data.load("mnist", root=tmp_path, validation=5).test.x[:4])
-    floats = data.unknown("mnist", known(kind=torch.float32), root=tmp_path, limit=4)
+    same = data.unknown("mnist", known(), root=tmp_path)
+    assert torch.equal(same.x, data.load("mnist", root=tmp_path, validation=5).test.x)
+    floats = data.unknown("mnist", known(kind=torch.float32), root=tmp_path)
     assert torch.equal(floats.x, same.x.float() / 255)
+    some = data.unknown("mnist", known(), root=tmp_path, limit=4).x
+    assert len(some) == 4
+    assert not torch.equal(some, same.x[:4])  # drawn: the first ones may all be of one class
+    assert all(any(torch.equal(image, other) for other in same.x) for image in some)
 
 
 def test_resized_is_pillows_antialiased_one() -> None:
@@ -172,6 +211,41 @@ def test_noise_folders_and_arrays(tmp_path: Path) -> None:
     like = known(3, 32)
     foggy = data.unknown("fog:4", like, seed=3)
     assert torch.equal(foggy.x, corrupt(like.test.x, "fog", 4, torch.Generator().manual_seed(3)))
+
+
+def test_arrays_of_any_kind_of_number(tmp_path: Path) -> None:
+    numbers = PICTURES.numpy()
+    arrays = {
+        "whole": numbers.astype(np.int64),
+        "half": (numbers / 255).astype(np.float64),
+        "wide": numbers.astype(np.float32),
+    }
+    arrays["signed"] = numbers.astype(np.int32) - 128
+    for name, x in arrays.items():
+        np.savez(tmp_path / f"{name}.npz", x=x)
+    assert torch.equal(data.unknown("whole.npz", known(3, 32), root=tmp_path).x, PICTURES)
+    half = data.unknown("half.npz", known(3, 32), root=tmp_path).x
+    assert half.dtype == torch.float32
+    assert torch.allclose(half, PICTURES / 255)
+    with pytest.raises(ValueError, match="go from 0 to 255; expected 0 to 1, or uint8"):
+        data.unknown("wide.npz", known(3, 32), root=tmp_path)
+    with pytest.raises(ValueError, match="must be from 0 to 255, got -128 to 127"):
+        data.unknown("signed.npz", known(3, 32), root=tmp_path)
+    like = known(3, 32, torch.float32)
+    like = replace(like, test=Images(like.test.x * 8 - 4, like.test.y))
+    assert torch.equal(data.unknown("wide.npz", like, root=tmp_path).x, PICTURES.float())
+    with pytest.raises(ValueError, match="cannot be brought to that scale"):
+        data.unknown("noise", like)
+
+
+def test_unknown_files_are_read_as_the_known_files(tmp_path: Path) -> None:
+    class_tree(tmp_path / "other", {"a": 4})
+    own = Files(["x.png", "y.png"], torch.tensor([0, 1]))
+    found = data.unknown("other", data.DataSet("files", ["a", "b"], own, own, own), root=tmp_path, limit=5)
+    assert isinstance(found, Files)
+    assert len(found) == 5
+    assert len({Path(path).parent for path in found.paths}) > 1
+    assert found.read(0)[0].shape[0] == 3
 
 
 def test_unknown_texts_are_read_with_the_known_words(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_a_csv_may_say_its_parts(tmp_path: Path) -> None:
     assert set(found.split["validation"].tolist()) < set(range(20))
 
 
-@pytest.mark.parametrize("parts", [("",), ("train", "test"), ("train", "validation", "test")])
+@pytest.mark.parametrize("parts", [("",), ("train", "test"), ("train", "validation", "test"), ("train", "val", "test")])
 def test_a_folder_of_texts(tmp_path: Path, parts: tuple[str, ...]) -> None:
     trees.newsgroups(tmp_path, groups=2, articles=10, layout=tuple(f"mine/{part}" for part in parts))
     found = data.load("texts", path="mine", root=tmp_path)
@@ -342,6 +342,8 @@ def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> 
         (b"text,label,part\na,b,train\nc,d,\n", "part must be train, validation or test, got ''"),
         (b"text,label,part\na,b,train\nc,d\n", "part must be train, validation or test, got ''"),
         (b"text,label\na,b\nc\n", "line 3: .* no label"),
+        (b"text,label\na,b\nc,\n", "line 3: .* no label"),
+        (b"text,label\na,b\nc,b\n", "at least 2 classes are needed; all 2 are of the class 'b'"),
         (b"text,label\ncaf\xe9,b\n", "cannot be read as a csv in UTF-8"),
         (b"text,label,part\na,b,test\nc,d,validation\n", "no texts of the part train, to train on"),
     ],
@@ -350,7 +352,7 @@ def test_bad_csvs_are_refused(tmp_path: Path, content: bytes, message: str) -> N
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises((ValueError, MissingDataError), match=message) as caught:
         data.load("texts", path=tmp_path / "mine.csv")
-    assert str(tmp_path / "mine.csv") in str(caught.value) or "to train on" in message
+    assert str(tmp_path / "mine.csv") in str(caught.value) or "to train on" in message or "2 classes" in message
 
 
 @pytest.mark.parametrize(
@@ -359,7 +361,7 @@ def test_bad_csvs_are_refused(tmp_path: Path, content: bytes, message: str) -> N
 )
 def test_bad_options(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(["a"] * 20, ["x"] * 20, **options)
+        make(["a"] * 20, ["x", "y"] * 10, **options)
 
 
 # Padding

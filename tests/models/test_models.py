@@ -130,6 +130,18 @@ def test_gradient_of_the_running_maximum_where_values_are_equal(values: int) -> 
     torch.testing.assert_close(own.sum((1, 2)), weight.sum((1, 2)))
 
 
+def test_the_running_maximum_of_many_texts_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(7, 3, 40, requires_grad=True)
+    weight = torch.randn(7, 3, 36)
+    expected = nn.functional.max_pool1d(x, 5, stride=1)
+    gradient = torch.autograd.grad((weight * expected).sum(), x)[0]
+    for most in (1, 120, 240, 300, 10_000):  # numbers of a piece: one text, one, two, two, all
+        monkeypatch.setattr("calibrant.models.gpool_cnn.CACHED", most)
+        found = running_maximum(x)
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(torch.autograd.grad((weight * found).sum(), x)[0], gradient)
+
+
 # Segmentation
 
 
@@ -170,6 +182,13 @@ def test_options_of_smp_are_passed_on() -> None:
 def test_bad_names_of_smp(name: str, encoder: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.create(f"smp:{name}", 3, encoder=encoder)
+
+
+def test_options_that_smp_would_pass_over_are_refused() -> None:
+    with pytest.raises(ValueError, match="smp:DeepLabV3 takes no option 'encodr'; its options are encoder, pretrained, .*"):
+        models.create("smp:DeepLabV3", 3, encodr="resnet18")
+    with pytest.raises(ValueError, match="cannot make DeepLabV3 with these options .* output stride 8 or 16, got 7"):
+        models.create("smp:DeepLabV3", 3, encoder="resnet18", pretrained="imagenet", encoder_output_stride=7)
 
 
 def test_encoder_weights_come_from_a_file(tmp_path: Path) -> None:

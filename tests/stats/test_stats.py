@@ -199,6 +199,21 @@ def test_compare_dense() -> None:
 # Test of calibration
 
 
+def test_the_interval_of_an_auroc_is_delongs() -> None:
+    """Against loops over all pairs, and against resampling both samples."""
+    random = torch.Generator().manual_seed(0)
+    known, unknown = (shift + torch.randn(n, 2, generator=random) for shift, n in ((torch.tensor([2.0, 0]), 60), (0, 40)))
+    found = stats.auroc_interval(known, unknown, "max_prob", level=0.9)
+    doubt = [(1 - z.double().softmax(1).amax(1)).tolist() for z in (known, unknown)]
+    wins = np.array([[(u > k) + 0.5 * (u == k) for k in doubt[0]] for u in doubt[1]])
+    assert found.value == pytest.approx(wins.mean())
+    spread = wins.mean(axis=1).var(ddof=1) / 40 + wins.mean(axis=0).var(ddof=1) / 60
+    assert found.high - found.low == pytest.approx(2 * 1.6448536 * spread**0.5)
+    draw = np.random.default_rng(0)
+    areas = [wins[draw.integers(40, size=40)][:, draw.integers(60, size=60)].mean() for _ in range(2000)]
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(areas, [0.05, 0.95])), abs=0.02)
+
+
 def test_size_of_the_calibration_test() -> None:
     """A calibrated network is rejected at the 5 % level in about 5 % of cases."""
     random = np.random.default_rng(11)

@@ -11,10 +11,12 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from calibrant.cli import main
+from calibrant.data import Images
 from calibrant.predictions import open_predictions
+from calibrant.report.page import collect
 from calibrant.study import ood, shift
 from calibrant.train.trained import Trained
-from trees import cifar, fashion_mnist
+from trees import cifar, fashion_mnist, newsgroups
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,85 @@ def test_a_corruption_as_unknown_data(run: Path) -> None:
     assert main(["ood", str(run), "--ood", "gaussian_noise:5", "contrast:5", "--limit", "50"]) == 0
     found = ood.results(run)
     assert [found[name]["samples"] for name in ("gaussian_noise:5", "contrast:5")] == [50, 50]
-    assert (run / "predictions/ood-contrast_5.npz").exists()
+    assert len(list((run / "predictions").glob("ood-contrast_5-*.npz"))) == 1
+
+
+def test_unknown_data_of_another_root_or_name_is_not_taken_for_the_same(run: Path, tmp_path: Path) -> None:
+    for number, place in enumerate(("a/b.npz", "c/b.npz", "a_b.npz")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        np.savez(tmp_path / place, x=np.full((5 + number, 8, 8), 10 * number, dtype=np.uint8))
+    for root, samples in (("a", 5), ("c", 6), ("a", 5)):
+        assert ood.detect(run, "b.npz", load=Trained.load, root=str(tmp_path / root))["samples"] == samples
+    for name in ("a/b.npz", "a_b.npz"):
+        ood.detect(run, name, load=Trained.load, root=str(tmp_path))
+    assert [len(ood.pair(run, name)[1]) for name in ("a/b.npz", "a_b.npz")] == [5, 7]
+
+
+def test_starting_over_forgets_what_was_measured(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shift", str(run), str(run), "--corruptions", "fog", "--severities", "1"]) == 0
+    assert main(["ood", str(run), "--ood", "noise"]) == 0
+    assert main(["shift", str(run), "--corruptions", "fog", "--seed", "1"]) == 2
+    assert "holds results of generated images, seed 0; say --force" in capsys.readouterr().err
+    (run / "error.txt").write_text("it died once")
+    command = ["train", "digits-lt", "--loss", "ce", "--epochs", "1", "--quiet", "--out", str(run)]
+    assert main(command) == 2
+    assert main([*command, "--force"]) == 0
+    left = {path.name for path in run.iterdir()}
+    assert left.isdisjoint({"shift.json", "shift.png", "ood.json", "ood-noise.png", "error.txt", "learned.npz"})
+    assert not list((run / "predictions").glob("ood*"))
+
+
+def test_data_that_changed_since_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    random = np.random.default_rng(0)
+    arrays = {f"{part}_x": random.integers(0, 256, (n, 8, 8)).astype(np.uint8) for part, n in (("train", 60), ("test", 20))}
+    arrays |= {f"{part}_y": np.arange(n) % 2 for part, n in (("train", 60), ("test", 20))}
+    np.savez(tmp_path / "own.npz", **arrays)
+    run = tmp_path / "run"
+    fields = ["--data.name", "npz", "--data.path", "own.npz", "--data.root", str(tmp_path), "--data.options", "{}"]
+    fields += ["--data.validation", "0.2", "--epochs", "1", "--quiet", "--out", str(run)]
+    assert main(["train", "digits-lt", *fields]) == 0
+    assert main(["ood", str(run), "--ood", "noise"]) == 0
+    np.savez(tmp_path / "own.npz", **{**arrays, "test_x": 255 - arrays["test_x"]})
+    assert main(["ood", str(run), "--ood", "fog:1"]) == 2
+    assert "was started on other data" in capsys.readouterr().err
+
+
+def test_what_a_study_lacks_is_said_before_it_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newsgroups(tmp_path)
+    out = str(tmp_path / "study")
+    texts = ["compare", "newsgroups20", "--losses", "ce", "--data.root", str(tmp_path), "--data.options.vectors", "null"]
+    assert main([*texts, "--shift", "--out", out]) == 2
+    assert "--shift corrupts images; this recipe is of texts" in capsys.readouterr().err
+    assert main(["compare", "digits-lt", "--losses", "ce", "--ood", "svhnn", "--out", out]) == 2
+    assert "'svhnn' is neither mnist" in capsys.readouterr().err
+    assert not Path(out).exists()
+
+
+def test_broken_data_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.csv").write_text("text,class\nhello,a\n")
+    command = ["train", "newsgroups20", "--data.name", "texts", "--data.path", str(tmp_path / "own.csv")]
+    assert main([*command, "--data.options", "{}", "--quiet", "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert "own.csv has no column 'label'; it has text, class" in error
+    assert "Traceback" not in error
+
+
+def test_means_over_severities_and_corruptions_by_hand() -> None:
+    values = {("none", 0): 0.1, ("fog", 1): 0.2, ("fog", 2): 0.6, ("contrast", 1): 0.4}
+    found = {"results": [{"corruption": c, "severity": s, "before": {"ece": v}} for (c, s), v in values.items()]}
+    assert shift.by_severity(found, "before", "ece") == pytest.approx({0: 0.1, 1: 0.3, 2: 0.6})
+    assert shift.mean_of(found, "before", "ece") == pytest.approx(0.4)
+
+
+def test_a_report_compares_what_all_runs_have(run: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    assert main(["shift", str(run), "--corruptions", "fog", "contrast", "--severities", "1", "5"]) == 0
+    assert main(["shift", str(other), "--corruptions", "fog", "--severities", "1", "5"]) == 0
+    fog = [r["before"]["ece"] for r in shift.results(other)["results"] if r["severity"]]
+    for method in collect([run, other])["methods"]:
+        assert method["values"]["shift_ece"]["mean"] == pytest.approx(np.mean(fog))
+    (other / "shift.json").write_text((other / "shift.json").read_text().replace('"seed": 0', '"seed": 1'))
+    assert "shift_ece" not in collect([run, other])["methods"][0]["values"]
 
 
 @pytest.mark.parametrize(
@@ -143,16 +223,20 @@ def test_published_files_are_read_where_they_are(tmp_path: Path, monkeypatch: py
     assert main(["train", "cifar10-resnet50", *fields, "--batch_size", "32", "--out", str(run)]) == 0
     trained = Trained.load(run)
     clear = trained.data.test.x.movedim(1, -1).numpy()
+    levels = [clear // (1 + level) for level in range(5)]  # darker with each severity
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
     np.save(folder / "labels.npy", np.tile(trained.data.test.y.numpy(), 5))
-    np.save(folder / "zoom_blur.npy", np.concatenate([clear, *[255 - clear] * 4]))
+    np.save(folder / "zoom_blur.npy", np.concatenate(levels))
     assert main(["shift", str(run), "--severities", "1", "3"]) == 0
     found = json.loads((run / "shift.json").read_text())
     assert found["source"] == "published"
     none, first, third = found["results"]
     assert first["corruption"] == third["corruption"] == "zoom_blur"
     assert first["before"] == pytest.approx(none["before"])
+    part = Images(torch.from_numpy(levels[2]).movedim(-1, 1), trained.data.test.y)
+    logits = torch.cat([own for own, _ in trained.batches(part)])
+    assert third["before"]["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, part.y)), rel=1e-5)
     assert third["before"]["nll"] != pytest.approx(none["before"]["nll"])
 
 

@@ -4,6 +4,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import trees
 from calibrant import data, losses, models
 from calibrant import functional as cal
 from calibrant.data import Masks, MissingDataError, Texts
-from calibrant.predictions import open_predictions
+from calibrant.data.corruptions import corrupt
+from calibrant.predictions import InputError, open_predictions
 from calibrant.train import Recipe, Run, fit
 from calibrant.train.batches import POOL, Batches, JointTransform, by_length
 from calibrant.train.fit import build
@@ -501,6 +503,39 @@ def test_every_loss_trains_on_pixels(root: Path, tmp_path: Path, monkeypatch: py
     first = build(mine, mine.load_data())[0].state_dict()
     assert any(not torch.equal(first[name], state[f"network.{name}"]) for name in first)
     assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_masks_are_looked_at_before_training(tmp_path: Path, part: str) -> None:
+    trees.voc(tmp_path, {"train": 3, "val": 2, "test": 2})
+    place = tmp_path / "VOCdevkit/VOC2012/SegmentationClass" / f"{part}_001.png"
+    mask = np.array(Image.open(place))
+    for wrong, message in ((mask[:-3], "but its mask"), (np.full_like(mask, 77), f"{part}_001.png has class 77")):
+        Image.fromarray(wrong).save(place)
+        with pytest.raises(InputError, match=message):
+            fit(dense_recipe(tmp_path, UNET, epochs=1), tmp_path / "run", quiet=True)
+        assert not (tmp_path / "run/history.csv").exists()
+
+
+@pytest.mark.parametrize("augmentation", ["crop-flip", "imagenet", "timm"])
+def test_augmentations_that_are_not_for_masks_are_refused(root: Path, tmp_path: Path, augmentation: str) -> None:
+    mine = replace(dense_recipe(root, UNET, epochs=1), augmentation=augmentation)
+    with pytest.raises(InputError, match=f"augmentation {augmentation} is not for segmented images; choose from none, segm"):
+        fit(mine, tmp_path / "run", quiet=True)
+
+
+def test_corruptions_do_not_see_the_padding(root: Path) -> None:
+    found = data.voc(root=root)
+    dull = partial(corrupt, name="contrast", severity=3, random=torch.Generator())
+    for x, _, _ in Batches(found, found.test, 5, change=dull):
+        padded = x
+    for index in range(5):
+        image = found.test.read(index)[0]
+        height, width = image.shape[1:]
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (found.mean, found.std))
+        own = padded[index, :, :height, :width] * std + mean
+        assert torch.allclose(own, dull(image.unsqueeze(0))[0] / 255, atol=1e-5)
+        assert torch.allclose(padded[index, :, height:], (-mean / std).expand_as(padded[index, :, height:]))
 
 
 def test_a_class_that_does_not_exist_stops_a_run_by_name(root: Path, tmp_path: Path) -> None:

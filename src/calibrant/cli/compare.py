@@ -71,6 +71,7 @@ def run(config: Any, fields: list[str]) -> None:
     metrics = _metrics(config.metrics)
     state = study.State()
     options = {"jobs": config.jobs, "launcher": config.launcher, "resources": _resources(config.resources)}
+    _check_beyond(config, recipe)
     live = not config.quiet and err.is_terminal
     options |= {"tell": lambda cell: None if config.quiet or live else _tell(cell, cells, state)}
     with _live(cells, state) if live else contextlib.nullcontext():
@@ -80,7 +81,11 @@ def run(config: Any, fields: list[str]) -> None:
             error(f"{cell.method}, seed {cell.seed} failed: {state.failed[cell.folder]}")
     if not state.done:
         raise InputError(f"no run of {folder} came to an end")
-    more = _beyond(config, [cell for cell in cells if cell.folder in state.done])
+    problem = None
+    try:
+        more = _beyond(config, [cell for cell in cells if cell.folder in state.done])
+    except (InputError, OSError) as found:  # the table is not lost for it
+        problem, more = found, {}
     metrics += tuple(next(iter(more.values()))["test"]) if more else ()
     everything = not study.COSTLY.isdisjoint(metrics)
     rows = study.summarise(cells, state.done, everything=everything, more=more or None)
@@ -101,6 +106,8 @@ def run(config: Any, fields: list[str]) -> None:
         write_report(folder / "report.html", [folder], force=True)
         wrote(folder / "report.html")
     sys.stdout.flush()
+    if problem is not None:
+        raise problem
 
 
 def _cells(config: Any, fields: list[str]) -> "list[Cell]":
@@ -144,6 +151,23 @@ def _metrics(wanted: list[str]) -> tuple[str, ...]:
         if name not in COLUMNS:
             raise InputError(f"--metrics {name} is not known; choose from {', '.join(COLUMNS)}, or say all")
     return tuple(wanted)
+
+
+def _check_beyond(config: Any, recipe: "Recipe") -> None:
+    """Find out what --ood and --shift lack before hours of training, not after."""
+    if not config.ood and not config.shift:
+        return
+    from calibrant import data
+    from calibrant.predictions import InputError
+
+    try:
+        own = recipe.load_data(allow_code=config.allow_code)
+        if config.shift and isinstance(own.test, data.Texts):
+            raise InputError("--shift corrupts images; this recipe is of texts")
+        for name in config.ood:
+            data.unknown(name, own, root=recipe.data.root, size=recipe.data.size, limit=1)
+    except (ValueError, TypeError) as problem:
+        raise InputError(str(problem)) from problem
 
 
 def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, float]]]:

@@ -58,7 +58,7 @@ class Parser(ArgumentParser):
         self.option("--seed", type=int, default=0, help="Makes whatever is random repeatable.")
         self.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
 
-    def shifting_options(self) -> None:
+    def run_options(self) -> None:
         """Options of commands that use the network of a run again."""
         self.option("--data.root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
         self.option("--force", action="store_true", help="Do again what is there already.")

@@ -66,10 +66,10 @@ def _there(recipe: Any) -> bool:
         "tiny-imagenet": "tiny-imagenet-200/train",
         "imagenet": "imagenet/val",
         "imagenet-lt": "imagenet/ImageNet_LT_train.txt",
-        "newsgroups20": "20_newsgroups",
+        "newsgroups20": "20_newsgroups|20news-bydate-train|20news-18828",
     }
-    name = recipe.data.name
-    return name == "digits" or (data_root(recipe.data.root) / (places.get(name) or recipe.data.path or "-")).exists()
+    name, root = recipe.data.name, data_root(recipe.data.root)
+    return name == "digits" or any((root / p).exists() for p in (places.get(name) or recipe.data.path or "-").split("|"))
 
 
 def _losses(config: Any) -> "Table":

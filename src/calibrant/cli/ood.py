@@ -30,7 +30,7 @@ def parser() -> Parser:
     options = Parser(description="Detect out-of-distribution samples.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
     options.option("--ood", nargs="+", metavar="NAME", required=True, help="Unknown data, by name or path.")
-    options.shifting_options()
+    options.run_options()
     options.option("--limit", type=int, help="At most so many unknown samples.")
     options.option("--download", action="store_true", help="Let torchvision download what is missing.")
     options.option("--figure", metavar="FILE", help="ROC curves of all runs by entropy, for the first of the unknown data.")
@@ -46,7 +46,7 @@ def run(config: Any) -> None:
 
     if config.figure:
         refuse_existing(config.figure, force=config.force)
-    folders = [Path(folder) for folder in config.runs]
+    folders = list(dict.fromkeys(Path(folder) for folder in config.runs))
     runs = [Run.load(folder) for folder in folders]
     load = networks(config.data.root, allow_code=config.allow_code)
     for name in config.ood:

@@ -31,7 +31,7 @@ def parser() -> Parser:
     options.option("--corruptions", nargs="+", metavar="NAME", help="Which ones; all if not given.")
     options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Which ones, from 1 to 5.")
     options.option("--seed", type=int, default=0, help="Of the noise, the same for all runs.")
-    options.shifting_options()
+    options.run_options()
     options.option("--figure", metavar="FILE", help="Curves of all runs together.")
     return options
 
@@ -47,7 +47,7 @@ def run(config: Any) -> None:
     wrong = [severity for severity in config.severities if severity not in range(1, 6)]
     if wrong:
         raise InputError(f"--severities are from 1 to 5, got {wrong[0]}")
-    folders = [Path(folder) for folder in config.runs]
+    folders = list(dict.fromkeys(Path(folder) for folder in config.runs))
     for folder in folders:
         Run.load(folder)
     load = networks(config.data.root, allow_code=config.allow_code)

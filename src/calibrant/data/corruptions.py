@@ -34,6 +34,8 @@ def corrupt(x: Tensor, name: str, severity: int, random: torch.Generator) -> Ten
     """
     one_of("corruption", name, tuple(CORRUPTIONS))
     one_of("severity", severity, SEVERITIES)
+    if x.is_floating_point() and (float(x.min()) < 0 or float(x.max()) > 1):
+        raise ValueError(f"corruptions are of images with values in [0, 1]; these go from {x.min():.4g} to {x.max():.4g}")
     function, small, large = CORRUPTIONS[name]
     strength = (small if max(x.shape[-2:]) <= SMALL else large)[severity - 1]
     values = x.float() / 255 if x.dtype == torch.uint8 else x.float()
@@ -139,7 +141,7 @@ def plasma(count: int, side: int, decay: float, random: torch.Generator) -> Tens
         cloud[:, half::step, half::step] = centre
         cloud[:, ::step, half::step] = jitter((corners + right + centre + centre.roll(1, 1)) / 4)
         cloud[:, half::step, ::step] = jitter((corners + below + centre + centre.roll(1, 2)) / 4)
-        step, size = half, size / decay
+        step, size = half, size / decay**2  # the published code multiplies what decays with itself
     low = cloud.amin(dim=(1, 2), keepdim=True)
     return (cloud - low) / (cloud - low).amax(dim=(1, 2), keepdim=True)
 

@@ -161,9 +161,7 @@ class Masks:
         """An image, uint8 ``(3, H, W)``, and its mask, int64 ``(H, W)``."""
         image, mask = read_image(self.images[index]), self.read_mask(index)
         if image.shape[1:] != mask.shape:
-            raise ValueError(
-                f"{self.images[index]} is {tuple(image.shape[1:])}, but its mask {self.masks[index]} is {tuple(mask.shape)}"
-            )
+            raise ValueError(_sizes(self.images[index], self.masks[index], tuple(image.shape[1:]), tuple(mask.shape)))
         return image, mask
 
     def read_mask(self, index: int) -> Tensor:
@@ -172,6 +170,19 @@ class Masks:
             if image.mode not in ("P", "L", "I", "I;16"):
                 raise ValueError(f"{self.masks[index]} must hold class numbers, one channel or a palette, not {image.mode}")
             return torch.from_numpy(np.array(image).astype(np.int64))
+
+    def check(self, classes: int) -> None:
+        """Look at all masks, so that none of them ends a long job.
+
+        Raises:
+            ValueError: If a mask has an unknown class, or another size than its image.
+        """
+        self.counts(classes)
+        opened = require("PIL.Image", "reading images").open
+        for paths in zip(self.images, self.masks, strict=True):
+            with opened(paths[0]) as image, opened(paths[1]) as mask:
+                if image.size != mask.size:
+                    raise ValueError(_sizes(*paths, image.size[::-1], mask.size[::-1]))
 
     def counts(self, classes: int) -> list[int]:
         """Pixels of each class."""
@@ -188,14 +199,22 @@ class Masks:
         counts: list[int] = total.tolist()
         return counts
 
-    def largest(self) -> tuple[int, int]:
-        """The largest height and the largest width."""
-        sizes = []
+    def sizes(self) -> list[tuple[int, int]]:
+        """Height and width of each image."""
+        found = []
         for path in self.images:
             with require("PIL.Image", "reading images").open(path) as image:
-                sizes.append((image.height, image.width))
-        heights, widths = zip(*sizes, strict=True)
+                found.append((image.height, image.width))
+        return found
+
+    def largest(self) -> tuple[int, int]:
+        """The largest height and the largest width."""
+        heights, widths = zip(*self.sizes(), strict=True)
         return max(heights), max(widths)
+
+
+def _sizes(image: str, mask: str, size: tuple[int, ...], mask_size: tuple[int, ...]) -> str:
+    return f"{image} is {size}, but its mask {mask} is {mask_size}"
 
 
 def read_image(path: str) -> Tensor:

@@ -132,7 +132,13 @@ def from_arrays(
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """``(N, C, H, W)`` from that, ``(N, H, W, C)`` or ``(N, H, W)``."""
+    """``(N, C, H, W)`` from that, ``(N, H, W, C)`` or ``(N, H, W)``; whole numbers as uint8, others as float32."""
+    if x.is_floating_point():
+        x = x.float()
+    elif x.dtype != torch.uint8:
+        if x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
+            raise ValueError(f"images in whole numbers must be from 0 to 255, got {int(x.min())} to {int(x.max())}")
+        x = x.to(torch.uint8)
     if x.dim() == 3:
         return x.unsqueeze(1)
     if x.dim() != 4:

@@ -142,6 +142,8 @@ def from_texts(
     whole("vocabulary", vocabulary, 2)
     whole("length", length, RECEPTIVE_FIELD)
     classes = sorted(set(labels))
+    if len(classes) < 2:
+        raise ValueError(f"texts of at least 2 classes are needed; all {len(texts)} are of the class {classes[0]!r}")
     number = {label: k for k, label in enumerate(classes)}
     y = torch.tensor([number[label] for label in labels])
     split = _split(len(texts), validation, test, seed, parts)
@@ -251,11 +253,12 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Tensor:
 def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
     """Texts, classes, and parts if these are given, of a folder or csv."""
     if path.is_dir():
-        names = [name for name in ("train", "validation", "test") if (path / name).is_dir()]
+        names = [name for name in ("train", "validation", "val", "test") if (path / name).is_dir()]
         names = names if "train" in names else []
         trees = [_folder(path / name) for name in names] or [_folder(path)]
         texts, labels = (list(chain.from_iterable(column)) for column in zip(*trees, strict=True))
-        parts = [name for name, (own, _) in zip(names, trees, strict=False) for _ in own]
+        called = ["validation" if name == "val" else name for name in names]
+        parts = [name for name, (own, _) in zip(called, trees, strict=False) for _ in own]
     else:
         texts, labels, parts = _read_csv(path)
     if not texts:
@@ -297,7 +300,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
             if missing:
                 raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
             for row in reader:
-                short = [name for name in ("text", "label") if row[name] is None]
+                short = [name for name in ("text", "label") if row[name] is None or (name == "label" and not row[name])]
                 if short:
                     raise ValueError(f"{path}, line {reader.line_num}: the row has no {short[0]}")
                 rows.append((row["text"], row["label"], row.get("part") or ""))

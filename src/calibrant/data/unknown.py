@@ -11,7 +11,7 @@ from torch.nn import functional
 from calibrant.data.base import DataSet, MissingDataError, data_root, locate
 from calibrant.data.corruptions import CORRUPTIONS, corrupt
 from calibrant.data.folders import ENDINGS
-from calibrant.data.parts import Images, Masks, Part, Texts, read_image
+from calibrant.data.parts import Files, Images, Masks, Part, Texts, read_image
 from calibrant.data.small import SOURCES, channels_first, torchvision_set
 from calibrant.data.texts import encode, read_texts, words
 
@@ -38,7 +38,7 @@ def unknown(
         like: The data set the network was trained on.
         root: Folder of all data.
         size: Side of the network's images, for a data set that is read from files.
-        limit: At most so many.
+        limit: At most so many, drawn at random.
         seed: Of what is drawn.
         download: Let torchvision download what is missing.
     """
@@ -46,34 +46,50 @@ def unknown(
     if isinstance(like.test, Masks):
         raise TypeError("out-of-distribution detection is of images that have one class each, not of segmented ones")
     if isinstance(like.test, Texts):
-        place = locate(name, root)
-        if place is None:
-            raise MissingDataError(
-                f"{name} does not exist, nor does it under {data_root(root)}: expected a folder or csv of texts"
-            )
-        texts = read_texts(place)[0][:limit]
-        labels = torch.zeros(len(texts), dtype=torch.int64)
-        return encode([words(text) for text in texts], like.vocabulary, labels, like.test.length)
+        return _texts(name, like, like.test, root, limit, random)
     shape = tuple(like.test.x.shape[1:]) if isinstance(like.test, Images) else (3, size, size)
     kind, _, severity = name.partition(":")
-    if kind == "noise":
-        count = limit or len(like.test)
-        x = (0.5 + torch.randn(count, *shape, generator=random)).clamp(0, 1)
-        return _images((x * 255).round().to(torch.uint8), shape, like)
     if kind in CORRUPTIONS:
         if not isinstance(like.test, Images):
             raise TypeError(f"{name}: corruptions of images that are read from files are measured by calibrant shift")
         if severity not in ("1", "2", "3", "4", "5"):
             raise ValueError(f"say how severe, from {kind}:1 to {kind}:5; got {name!r}")
-        return Images(corrupt(like.test.x[:limit], kind, int(severity), random), like.test.y[:limit])
+        chosen = like.test.subset(_some(len(like.test), limit, random))
+        return Images(corrupt(chosen.x, kind, int(severity), random), chosen.y)
+    if kind == "noise":
+        x = torch.empty(limit or len(like.test), *shape, dtype=torch.uint8)
+        for some in x.split(1000):  # in memory as bytes; as numbers, all at once might not fit
+            some.copy_((0.5 + torch.randn(some.shape, generator=random)).clamp(0, 1).mul(255).round())
+        return _images(x, shape, like)
     if name in SOURCES:
         other = torchvision_set(name, root, validation=1, download=download)
         assert isinstance(other.test, Images)  # noqa: S101
-        return _images(other.test.x[:limit], shape, like)
-    return _images(_read(name, root, shape, limit), shape, like)
+        return _images(other.test.x[_some(len(other.test), limit, random)], shape, like)
+    return _files(name, like, shape, root, limit, random)
 
 
-def _read(name: str, root: str | Path | None, shape: tuple[int, ...], limit: int | None) -> Tensor:
+def _texts(
+    name: str, like: DataSet, test: Texts, root: str | Path | None, limit: int | None, random: torch.Generator
+) -> Texts:
+    """Texts of a folder or csv, in the words of a data set."""
+    place = locate(name, root)
+    if place is None:
+        raise MissingDataError(
+            f"{name} does not exist, nor does it under {data_root(root)}: expected a folder or csv of texts"
+        )
+    texts = read_texts(place)[0]
+    documents = [words(texts[i]) for i in _some(len(texts), limit, random).tolist()]
+    return encode(documents, like.vocabulary, torch.zeros(len(documents), dtype=torch.int64), test.length)
+
+
+def _files(
+    name: str,
+    like: DataSet,
+    shape: tuple[int, ...],
+    root: str | Path | None,
+    limit: int | None,
+    random: torch.Generator,
+) -> Images | Files:
     """Images of a folder or of an .npz."""
     place = locate(name, root)
     if place is None:
@@ -81,26 +97,53 @@ def _read(name: str, root: str | Path | None, shape: tuple[int, ...], limit: int
             f"{name!r} is neither {', '.join(SOURCES)}, noise, nor a corruption such as fog:5, and no folder or .npz of "
             f"that name exists here or under {data_root(root)}"
         )
-    if place.is_dir():
-        paths = sorted(p for p in place.rglob("*") if p.suffix.lower() in ENDINGS)[:limit]
-        if not paths:
-            raise MissingDataError(f"{place} holds no images ({', '.join(ENDINGS)})")
-        return torch.cat([resized(read_image(str(path)).unsqueeze(0), shape) for path in paths])
+    if not place.is_dir():
+        x = _array(place)
+        return _images(x[_some(len(x), limit, random)], shape, like)
+    paths = sorted(str(p) for p in place.rglob("*") if p.suffix.lower() in ENDINGS)
+    if not paths:
+        raise MissingDataError(f"{place} holds no images ({', '.join(ENDINGS)})")
+    paths = [paths[i] for i in _some(len(paths), limit, random).tolist()]
+    if isinstance(like.test, Files):  # read, scaled and cropped as its own are
+        return Files(paths, torch.zeros(len(paths), dtype=torch.int64))
+    return _images(torch.cat([resized(read_image(path).unsqueeze(0), shape) for path in paths]), shape, like)
+
+
+def _some(count: int, limit: int | None, random: torch.Generator) -> Tensor:
+    """Numbers of at most ``limit`` samples, in order."""
+    return torch.arange(count) if limit is None else torch.randperm(count, generator=random)[:limit].sort().values
+
+
+def _array(place: Path) -> Tensor:
+    """Images of an .npz."""
     try:
         with np.load(place, allow_pickle=False) as archive:
             found = next((key for key in ("x", "test_x", "images") if key in archive.files), None)
             if found is None:
                 raise ValueError(f"{place} has no array x, test_x or images; it has {', '.join(archive.files)}")
-            return channels_first(torch.from_numpy(archive[found][:limit]))
+            return channels_first(torch.from_numpy(archive[found]))
     except (OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{place} cannot be read as an .npz of images ({error})") from error
 
 
 def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:
+    """In the size, channels and scale of a data set's own."""
     x = resized(x, shape)
-    if isinstance(like.test, Images) and like.test.x.is_floating_point() and x.dtype == torch.uint8:
+    own = like.test.x if isinstance(like.test, Images) else torch.zeros(1, dtype=torch.uint8)
+    if own.is_floating_point() and x.dtype == torch.uint8:
+        if not _usual(own):
+            raise ValueError(
+                f"the network's own images go from {own.min():.4g} to {own.max():.4g}; unknown images cannot be brought to "
+                "that scale, pass an .npz in which they are"
+            )
         x = x.float() / 255
+    if _usual(own) and not _usual(x):
+        raise ValueError(f"the unknown images go from {x.min():.4g} to {x.max():.4g}; expected 0 to 1, or uint8")
     return Images(x, torch.zeros(len(x), dtype=torch.int64))
+
+
+def _usual(x: Tensor) -> bool:
+    return not x.is_floating_point() or not x.numel() or bool(x.min() >= 0 and x.max() <= 1)
 
 
 def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:

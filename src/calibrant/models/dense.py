@@ -1,6 +1,7 @@
 """Networks that predict a class for each pixel, from segmentation_models_pytorch."""
 
 import difflib
+import inspect
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -38,17 +39,23 @@ def segmentation(
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean smp:{close[0]}?" if close else ""
         raise ValueError(f"segmentation_models_pytorch has {', '.join(known)}, not {name!r}{hint}")
+    accepted = inspect.signature(known[name].__init__).parameters
+    unknown = [option for option in options if option not in accepted]
+    if unknown and not encoder.startswith("tu-"):  # timm's encoders have options of their own
+        own = [key for key in accepted if key.startswith(("encoder_", "decoder_", "upsampling", "activation"))]
+        raise ValueError(f"smp:{name} takes no option {unknown[0]!r}; its options are encoder, pretrained, {', '.join(own)}")
     file = pretrained is not None and Path(pretrained).expanduser().is_file()
     if pretrained is not None and not file and Path(pretrained).suffix:
         raise ValueError(f"the file of weights {pretrained} does not exist")
-    try:
+
+    def make(weights: str | None) -> nn.Module:
         network: nn.Module = known[name](
-            encoder_name=encoder,
-            encoder_weights=None if file else pretrained,
-            in_channels=channels,
-            classes=num_classes,
-            **options,
+            encoder_name=encoder, encoder_weights=weights, in_channels=channels, classes=num_classes, **options
         )
+        return network
+
+    try:
+        network = make(None if file else pretrained)
     except KeyError as error:
         close = difflib.get_close_matches(encoder, smp.encoders.get_encoder_names(), n=1)
         hint = f"; did you mean {close[0]}?" if close and close[0] != encoder else ""
@@ -56,8 +63,10 @@ def segmentation(
             f"segmentation_models_pytorch cannot make {name} with the encoder {encoder!r}: {error.args[0]}{hint}"
         ) from error
     except Exception as error:
-        if pretrained is None:
-            raise ValueError(f"segmentation_models_pytorch cannot make {name} with these options ({error})") from error
+        try:
+            make(None)
+        except Exception as other:
+            raise ValueError(f"segmentation_models_pytorch cannot make {name} with these options ({other})") from other
         raise ValueError(
             f"the weights {pretrained!r} of {encoder} could not be downloaded ({type(error).__name__}), and there is no "
             "such file; without a network pass a file with the encoder's state_dict, or leave it out for random weights"

@@ -134,7 +134,7 @@ def _load(folder: Path) -> "Run":
 def _of_run(run: "Run") -> dict[str, Any]:
     """What a run folder adds to its metrics."""
     found: dict[str, Any] = {"test": {**run.metrics["test"]}, "after": {**run.metrics["test_after_temperature"]}}
-    found["severities"] = _beyond(run.folder, found)
+    _add_beyond(run.folder, found)
     found |= {"temperature": run.metrics["temperature"], "seed": run.metrics["seed"], "folder": str(run.folder)}
     with (run.folder / "history.csv").open() as file:
         header, *lines = [line.strip().split(",") for line in file]
@@ -151,20 +151,32 @@ def _of_run(run: "Run") -> dict[str, Any]:
     return found
 
 
-def _beyond(folder: Path, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Add what ``calibrant ood`` and ``calibrant shift`` measured, and return the path over severities."""
+def _add_beyond(folder: Path, found: dict[str, Any]) -> None:
+    """Add what ``calibrant ood`` and ``calibrant shift`` measured."""
     from calibrant.study import ood, shift  # noqa: PLC0415 - Lightning takes a while
 
-    parts = (("before", found["test"]), ("after", found["after"]))
     for name, result in ood.results(folder).items():
-        for part, values in parts:
+        for part, values in (("before", found["test"]), ("after", found["after"])):
             values[f"auroc:{name}"] = result[part]["entropy"]["auroc"]
-    shifted = shift.results(folder)
-    if not any(record["severity"] for record in shifted.get("results", [])):
-        return None
-    for part, values in parts:
-        values |= {f"shift_{name}": shift.mean_of(shifted, part, name) for name in ("accuracy", "ece")}
-    return {name: shift.by_severity(shifted, "before", name) for name in ("accuracy", "ece")}
+    found["shifted"] = shift.results(folder)
+
+
+def _add_shift(runs: Sequence[dict[str, Any]]) -> None:
+    """Add means over the corruptions that were measured of all runs, which alone can be compared."""
+    shifted = [run.get("shifted") or {} for run in runs]
+    if not all(shifted) or len({(one["seed"], one["source"]) for one in shifted}) > 1:
+        return
+    from calibrant.study import shift  # noqa: PLC0415 - Lightning takes a while
+
+    pairs = [{(record["corruption"], record["severity"]) for record in one["results"]} for one in shifted]
+    shared = set.intersection(*pairs)
+    if not any(severity for _, severity in shared):
+        return
+    for run, one in zip(runs, shifted, strict=True):
+        own = {"results": [r for r in one["results"] if (r["corruption"], r["severity"]) in shared]}
+        for part, values in (("before", run["test"]), ("after", run["after"])):
+            values |= {f"shift_{name}": shift.mean_of(own, part, name) for name in ("accuracy", "ece")}
+        run["severities"] = {name: shift.by_severity(own, "before", name) for name in ("accuracy", "ece")}
 
 
 def _shown(tests: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -177,11 +189,12 @@ def _shown(tests: Sequence[Mapping[str, Any]]) -> list[str]:
 def _content(
     title: str,
     words: Sequence[str],
-    methods: Mapping[str, Sequence[Mapping[str, Any]]],
+    methods: Mapping[str, Sequence[dict[str, Any]]],
     p_values: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
     if not methods:
         raise InputError("there is nothing to report: no run is finished")
+    _add_shift([run for runs in methods.values() for run in runs])
     names = _shown([run["test"] for runs in methods.values() for run in runs])
     shown = [_method(name, runs, (p_values or {}).get(name, {}), names) for name, runs in methods.items()]
     first = next(iter(methods.values()))[0]

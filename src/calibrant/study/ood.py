@@ -1,6 +1,7 @@
 """Out-of-distribution detection with a finished run: does it doubt what it was not trained on?"""
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,7 @@ from calibrant import data, stats
 from calibrant.metrics import ood_aupr, ood_fpr95
 from calibrant.metrics.ood import Score
 from calibrant.predictions import Chunk, open_predictions, replacing, write_npz
+from calibrant.train.fit import Run
 from calibrant.train.trained import Trained
 
 SCORES: Final[tuple[Score, ...]] = ("entropy", "max_prob", "energy")
@@ -52,7 +54,8 @@ def detect(
     """
     known = results(folder)
     file = predictions_file(folder, name)
-    wanted = {"name": name, "limit": limit}
+    place = data.data_root(root or Run.load(folder).recipe["data"].get("root"))
+    wanted = {"name": name, "limit": limit, "root": str(place.resolve())}
     if not force and file.exists() and all(known.get(name, {}).get(key) == value for key, value in wanted.items()):
         found: dict[str, Any] = known[name]
         return found
@@ -79,8 +82,9 @@ def detect(
 
 def predictions_file(folder: Path, name: str) -> Path:
     """Where the logits of unknown data are kept."""
-    short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name.removesuffix(".npz"))
-    return folder / "predictions" / f"ood-{short.strip('._')}.npz"
+    short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name.removesuffix(".npz")).strip("._")
+    unlike = "" if short == name else f"-{zlib.crc32(name.encode()):08x}"  # a/b is not a_b
+    return folder / "predictions" / f"ood-{short}{unlike}.npz"
 
 
 def pair(folder: Path, name: str) -> tuple[Tensor, Tensor]:

@@ -62,7 +62,13 @@ def measure_shift(
     names = list(corruptions or (_names(published) if published else CORRUPTIONS))
     known = results(folder)
     source = "generated" if published is None else "published"
-    if force or known.get("seed") != seed or known.get("source") != source:
+    before = {"seed": known.get("seed"), "source": known.get("source")}
+    if known and not force and before != {"seed": seed, "source": source}:
+        raise InputError(
+            f"{folder / 'shift.json'} holds results of {before['source']} images, seed {before['seed']}; say --force to "
+            f"replace them by those of {source} images, seed {seed}"
+        )
+    if force or not known:
         known = {"seed": seed, "source": source, "results": []}
     done = {(record["corruption"], record["severity"]) for record in known["results"]}
     wanted = [("none", 0), *((name, severity) for name in names for severity in severities)]
@@ -115,7 +121,7 @@ def _corrupted(
         return _from_file(published, name, severity), None
     if name not in CORRUPTIONS:
         raise InputError(f"{name!r} is not a corruption; choose from {', '.join(CORRUPTIONS)}")
-    # The same noise for all runs: it follows from seed, corruption and severity alone.
+    # The same noise for all runs of a study: it follows from seed, corruption, severity and the size of the batches.
     random = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name} {severity}".encode()))
     return test, lambda x: corrupt(x, name, severity, random)
 

@@ -27,6 +27,23 @@ MULTIPLE = 32
 PADDING = 4
 
 
+#: Augmentations that there are for each kind of samples.
+AUGMENTATIONS: dict[type, tuple[Augmentation, ...]] = {
+    Images: ("none", "crop-flip"),
+    Files: ("none", "crop-flip", "imagenet", "timm"),
+    Masks: ("none", "segmentation"),
+    Texts: ("none",),
+}
+
+
+def check_augmentation(augmentation: Augmentation, part: Part) -> None:
+    """Refuse an augmentation that would do nothing, or not what it says."""
+    if augmentation not in AUGMENTATIONS[type(part)]:
+        kinds = {Images: "images in memory", Files: "images from files", Masks: "segmented images", Texts: "texts"}
+        ways = ", ".join(AUGMENTATIONS[type(part)])
+        raise ValueError(f"augmentation {augmentation} is not for {kinds[type(part)]}; choose from {ways}")
+
+
 class Batches:
     """An iterable over one part of a data set; an item is inputs, labels, and the size of the whole batch.
 
@@ -130,11 +147,20 @@ class Batches:
             num_workers=self.workers,
             generator=self._random(1 + self.rank),  # from which workers get their seeds
         )
-        for (x, y), (_, whole) in zip(loader, batches, strict=True):
-            yield self._normalised(x), y, whole
+        sizes = files.sizes() if isinstance(files, Masks) and self.change is not None else None
+        for (x, y), (indices, whole) in zip(loader, batches, strict=True):
+            if sizes is None or self.change is None:
+                yield self._normalised(x), y, whole
+                continue
+            for image, index in zip(x, indices.tolist(), strict=True):  # without what they are padded with
+                own = image[:, : sizes[index][0], : sizes[index][1]]
+                own.copy_(self.change(own.unsqueeze(0)).squeeze(0))
+            yield self._scaled(x), y, whole
 
     def _normalised(self, x: Tensor) -> Tensor:
-        x = x if self.change is None else self.change(x)
+        return self._scaled(x if self.change is None else self.change(x))
+
+    def _scaled(self, x: Tensor) -> Tensor:
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         return (x - self.mean) / self.std
 

@@ -27,7 +27,7 @@ from calibrant.extras import require
 from calibrant.losses import Loss
 from calibrant.posthoc import TemperatureScaling
 from calibrant.predictions import Chunk, InputError, Predictions, open_predictions, replacing, write_npz
-from calibrant.train.batches import Batches
+from calibrant.train.batches import Batches, check_augmentation
 from calibrant.train.engine import FORMAT, Keeper, Module
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.progress import Bar
@@ -35,6 +35,12 @@ from calibrant.train.recipe import Recipe
 
 #: Fields that say where and how fast, not what: a run goes on when they change.
 CIRCUMSTANCES = (("about",), ("data", "root"), ("data", "workers"), ("data", "download"), ("trainer",))
+#: What a run, and what is done with it later, leaves in its folder.
+FOLDERS = ("checkpoints", "predictions", "logs", "figures")
+FILES = (
+    *("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
+    *("error.txt", "ood.json", "ood-*.png", "shift.json", "shift.png"),
+)
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,9 @@ def fit(
         finished = _prepare(recipe, folder, force=force)
         if finished is not None:
             return finished
-    data = recipe.load_data(allow_code=allow_code)
+    data, network, loss = load(recipe, allow_code=allow_code)
     if first:
         _describe(recipe, folder, data)
-    network, loss = build(recipe, data, allow_code=allow_code)
     module = Module(recipe, network, loss, data)
     keeper = Keeper(folder, recipe.select)
     trainer = make_trainer(recipe, [keeper, *([] if quiet else [Bar()])], folder)
@@ -106,6 +111,23 @@ def fit(
     if not trainer.is_global_zero:
         return None
     return finish(recipe, folder, data, network, module.device)
+
+
+def load(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Module, Loss]:
+    """Data, network and loss of a recipe, all labels looked at before hours are spent on them.
+
+    Raises:
+        InputError: If something is wrong with them.
+    """
+    try:
+        data = recipe.load_data(allow_code=allow_code)
+        check_augmentation(recipe.augmentation, data.train)
+        for part in (data.train, data.validation, data.test):
+            if isinstance(part, Masks):
+                part.check(data.num_classes)
+        return data, *build(recipe, data, allow_code=allow_code)
+    except (ValueError, TypeError) as error:
+        raise InputError(str(error)) from error
 
 
 def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[nn.Module, Loss]:
@@ -160,11 +182,13 @@ def _prepare(recipe: Recipe, folder: Path, *, force: bool) -> Run | None:
     yaml = require("yaml", "writing a recipe")
     text = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True)
     known = folder / "recipe.yaml"
-    if force and known.exists():
-        for name in ("checkpoints", "predictions", "logs", "figures"):
+    if not known.exists() and folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} exists and is not a run folder; choose another --out")
+    if force:
+        for name in FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
-        for name in ("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"):
-            (folder / name).unlink(missing_ok=True)
+        for path in (path for name in FILES for path in folder.glob(name)):
+            path.unlink()
     if known.exists():
         difference = _difference(yaml.safe_load(known.read_text()), recipe.to_dict())
         if difference:
@@ -173,8 +197,6 @@ def _prepare(recipe: Recipe, folder: Path, *, force: bool) -> Run | None:
             )
         if (folder / "metrics.json").exists():
             return Run.load(folder)
-    elif folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} exists and is not a run folder; choose another --out")
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with replacing(known, force=True) as temporary:
         temporary.write_text(text)
@@ -214,17 +236,13 @@ def _describe(recipe: Recipe, folder: Path, data: DataSet) -> None:
         "seed": recipe.seed,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "data": {
-            name: {"samples": len(part), "checksum": part.checksum()}
-            for name, part in (("train", data.train), ("validation", data.validation), ("test", data.test))
-        },
+        "data": _fingerprints(data),
         "train_counts": data.train_counts,
     }
     path = folder / "environment.json"
     if path.exists():
         before = json.loads(path.read_text())
-        if before["data"] != content["data"]:
-            raise InputError(f"{folder} was started on other data (see {path}); restore it, or start over with --force")
+        same_data(folder, data)
         content["resumed"] = [*before.get("resumed", []), content["started"]]
         content["started"] = before["started"]
     with replacing(path, force=True) as temporary:
@@ -233,6 +251,18 @@ def _describe(recipe: Recipe, folder: Path, data: DataSet) -> None:
         arrays: dict[str, Any] = {name: indices.numpy() for name, indices in data.split.items()}
         with replacing(folder / "split.npz", force=True) as temporary:
             np.savez(temporary, **arrays)
+
+
+def _fingerprints(data: DataSet) -> dict[str, Any]:
+    parts = (("train", data.train), ("validation", data.validation), ("test", data.test))
+    return {name: {"samples": len(part), "checksum": part.checksum()} for name, part in parts}
+
+
+def same_data(folder: Path, data: DataSet) -> None:
+    """Refuse data other than that which a run was started on."""
+    path = folder / "environment.json"
+    if json.loads(path.read_text())["data"] != _fingerprints(data):
+        raise InputError(f"{folder} was started on other data (see {path}); restore it, or start over with --force")
 
 
 # Checkpoints
@@ -346,8 +376,7 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
         Samples, parameters, seconds per batch, and hours for the whole run on this machine.
     """
     recipe.check(allow_code=allow_code)
-    data = recipe.load_data(allow_code=allow_code)
-    network, loss = build(recipe, data, allow_code=allow_code)
+    data, network, loss = load(recipe, allow_code=allow_code)
     module = Module(replace(recipe, epochs=1), network, loss, data)
     clock = _Clock()
     options = {k: v for k, v in recipe.trainer.items() if k not in ("devices", "num_nodes", "strategy", "logger")}

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_type_hints
 import torch
 
 from calibrant.predictions import InputError
-from calibrant.train.fit import Run, build, load_weights
+from calibrant.train.fit import Run, load, load_weights, same_data
 from calibrant.train.predictor import Predictor
 from calibrant.train.recipe import Recipe
 
@@ -34,19 +34,21 @@ class Trained(Predictor):
             allow_code: Let the recipe name code outside calibrant.
 
         Raises:
-            InputError: If it is not a finished run, or its checkpoint is broken.
+            InputError: If it is not a finished run, its checkpoint is broken, or the data are not those of the run.
         """
         run = Run.load(folder)
         recipe = from_dict(Recipe, run.recipe)
         if root is not None:
             recipe = replace(recipe, data=replace(recipe.data, root=root))
         recipe.check(allow_code=allow_code)
-        data = recipe.load_data(allow_code=allow_code)
-        network, _ = build(replace(recipe, model=replace(recipe.model, compile=False)), data, allow_code=allow_code)
+        options = {name: value for name, value in recipe.model.options.items() if name != "pretrained"}  # it has weights
+        bare = replace(recipe, model=replace(recipe.model, compile=False, options=options))
+        data, network, _ = load(bare, allow_code=allow_code)
+        same_data(run.folder, data)
         try:
             load_weights(recipe, run.folder, network)
-        except ValueError as error:
-            raise InputError(str(error)) from error
+        except (ValueError, RuntimeError) as error:
+            raise InputError(f"{run.folder}: {error}") from error
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return Trained(recipe, data, network.to(device).eval(), device, run)
 
