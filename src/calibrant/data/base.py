@@ -29,7 +29,7 @@ class DataSet:
         test: To report.
         mean: Of each channel, of values in [0, 1].
         std: Of each channel.
-        split: Which samples of the source went where, before any limit or altered validation set; written into the run folder.
+        split: Which samples of the source went where, before any limit or altered validation set; kept in the run.
         vocabulary: Words of texts; the first has number 1, for 0 is padding.
         vectors: Of padding and the words; None if they are to be trained.
     """
