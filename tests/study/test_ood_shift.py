@@ -215,7 +215,9 @@ def test_shift_measures_and_goes_on(run: Path) -> None:
     assert shift.measure_shift(run, load=never, corruptions=["contrast"], severities=[5])["results"] == [clean, worst]
 
 
-def test_published_files_are_read_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_files_are_read_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_, **__: True)  # of the full set
     cifar(tmp_path, 10, train=100, test=40)
     fields = ["--data.root", str(tmp_path), "--data.validation", "20", "--model", "small-cnn", "--epochs", "1", "--quiet"]
@@ -238,6 +240,16 @@ def test_published_files_are_read_where_they_are(tmp_path: Path, monkeypatch: py
     logits = torch.cat([own for own, _ in trained.batches(part)])
     assert third["before"]["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, part.y)), rel=1e-5)
     assert third["before"]["nll"] != pytest.approx(none["before"]["nll"])
+    whole = (folder / "zoom_blur.npy").read_bytes()
+    np.save(folder / "short.npy", np.concatenate(levels)[:20])
+    np.save(folder / "turned.npy", np.concatenate(levels).transpose(0, 3, 1, 2))
+    (folder / "cut.npy").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.npy").write_bytes(b"")
+    broken = {"short": "with 200 labels", "turned": "must be uint8 images"}
+    broken |= dict.fromkeys(("cut", "empty"), "cannot be read")
+    for name, message in {**broken, "fog": "'fog' is not among the published files of"}.items():
+        assert main(["shift", str(run), "--corruptions", name]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

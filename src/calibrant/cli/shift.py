@@ -60,9 +60,12 @@ def run(config: Any) -> None:
                 "root": config.data.root,
                 "force": config.force,
             }
-            rows[folder] = shift.measure_shift(
-                folder, load=load, corruptions=config.corruptions, advance=lambda _, total: bar(1, total), **options
-            )
+            try:
+                rows[folder] = shift.measure_shift(
+                    folder, load=load, corruptions=config.corruptions, advance=lambda _, total: bar(1, total), **options
+                )
+            except (ValueError, TypeError) as error:
+                raise InputError(str(error)) from error
     names = [folder.name if len({f.name for f in folders}) == len(folders) else str(folder) for folder in folders]
     for name, (folder, found) in zip(names, rows.items(), strict=True):
         out.print(_severities(name, found))

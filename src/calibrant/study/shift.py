@@ -117,7 +117,7 @@ def _corrupted(
         raise InputError("calibrant shift corrupts images; this run was trained on texts")
     if not severity:
         return test, None
-    if published is not None and (published / f"{name}.npy").exists():
+    if published is not None:
         return _from_file(published, name, severity), None
     if name not in CORRUPTIONS:
         raise InputError(f"{name!r} is not a corruption; choose from {', '.join(CORRUPTIONS)}")
@@ -128,11 +128,19 @@ def _corrupted(
 
 def _from_file(folder: Path, name: str, severity: int) -> Images:
     """A fifth of a published file, which holds the severities one after the other."""
+    path = folder / f"{name}.npy"
+    if not path.exists():
+        raise InputError(f"{name!r} is not among the published files of {folder}; choose from {', '.join(_names(folder))}")
     try:
-        x = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        x = np.load(path, mmap_mode="r", allow_pickle=False)
         labels = np.load(folder / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise MissingDataError(f"{folder / name}.npy cannot be read ({error})") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise MissingDataError(f"{path} cannot be read ({error})") from error
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] != 3 or labels.shape != (len(x),) or len(x) % len(SEVERITIES):
+        raise MissingDataError(
+            f"{path} must be uint8 images (5 N, H, W, 3) with a label each; it is {x.dtype} {x.shape}, "
+            f"with {labels.size} labels"
+        )
     size = len(x) // len(SEVERITIES)
     own = slice((severity - 1) * size, severity * size)
     return Images(torch.from_numpy(np.array(x[own])).movedim(-1, 1), torch.from_numpy(labels[own].astype(np.int64)))
