@@ -238,6 +238,20 @@ def test_arrays_of_any_kind_of_number(tmp_path: Path) -> None:
         data.unknown("noise", like)
 
 
+def test_images_of_sixteen_bits_are_scaled(tmp_path: Path) -> None:
+    deep = np.arange(64, dtype=np.uint16).reshape(8, 8) * 1040
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    found = data.unknown(str(tmp_path), known(1, 8)).x
+    assert np.abs(found[0, 0].numpy() - deep / 257).max() <= 1
+
+
+def test_a_picture_is_not_a_text(tmp_path: Path) -> None:
+    part = Texts(torch.tensor([1, 2], dtype=torch.int32), torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
+    class_tree(tmp_path / "other", {"a": 1})
+    with pytest.raises(ValueError, match="JPEG is not a text"):
+        data.unknown("other", data.DataSet("texts", ["a", "b"], part, part, part, vocabulary=["moon"]), root=tmp_path)
+
+
 def test_unknown_files_are_read_as_the_known_files(tmp_path: Path) -> None:
     class_tree(tmp_path / "other", {"a": 4})
     own = Files(["x.png", "y.png"], torch.tensor([0, 1]))
@@ -264,12 +278,16 @@ def test_unknown_texts_are_read_with_the_known_words(tmp_path: Path) -> None:
         ("fog", ValueError, "say how severe, from fog:1 to fog:5"),
         ("bare.npz", ValueError, "has no array x, test_x or images; it has z"),
         ("empty", MissingDataError, "holds no images"),
+        ("none.npz", ValueError, "none.npz holds no images"),
+        ("words.npz", ValueError, "words.npz is neither a folder nor an .npz of images"),
         ("svhn", MissingDataError, "svhn is not in"),
     ],
 )
 def test_unknown_data_that_is_not_there(name: str, error: type[Exception], message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     np.savez(tmp_path / "bare.npz", z=np.zeros(3))
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 8, 8)))
+    (tmp_path / "words.npz").write_text("nothing of the kind")
     with pytest.raises(error, match=message):
         data.unknown(name, known(), root=tmp_path)
 

@@ -343,6 +343,10 @@ def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> 
         (b"text,label,part\na,b,train\nc,d\n", "part must be train, validation or test, got ''"),
         (b"text,label\na,b\nc\n", "line 3: .* no label"),
         (b"text,label\na,b\nc,\n", "line 3: .* no label"),
+        (
+            b"text,label\na,b\nbad, really bad,b\n",
+            "line 3: more fields than the header has; put texts with commas",
+        ),
         (b"text,label\na,b\nc,b\n", "at least 2 classes are needed; all 2 are of the class 'b'"),
         (b"text,label\ncaf\xe9,b\n", "cannot be read as a csv in UTF-8"),
         (b"text,label,part\na,b,test\nc,d,validation\n", "no texts of the part train, to train on"),

@@ -99,6 +99,14 @@ def test_images_that_are_worked_on_in_pieces_are_told_apart() -> None:
     )
 
 
+def test_one_image_says_nothing_of_others() -> None:
+    logits, target = segmented()
+    bins = stats.ImageBins()
+    bins.update(logits[:1], target[:1], 255)
+    for interval in bins.intervals(resamples=50).values():
+        assert (interval.low, interval.high) == (0.0, 1.0)
+
+
 def test_intervals_are_those_of_drawing_images() -> None:
     """An image with its pixels at a time, copied and measured anew."""
     logits, target = segmented(images=12)

@@ -73,18 +73,20 @@ def test_a_corruption_as_unknown_data(run: Path) -> None:
     assert main(["ood", str(run), "--ood", "gaussian_noise:5", "contrast:5", "--limit", "50"]) == 0
     found = ood.results(run)
     assert [found[name]["samples"] for name in ("gaussian_noise:5", "contrast:5")] == [50, 50]
-    assert len(list((run / "predictions").glob("ood-contrast_5-*.npz"))) == 1
+    assert (run / "predictions/ood-contrast_5.npz").exists()
 
 
 def test_unknown_data_of_another_root_or_name_is_not_taken_for_the_same(run: Path, tmp_path: Path) -> None:
     for number, place in enumerate(("a/b.npz", "c/b.npz", "a_b.npz")):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         np.savez(tmp_path / place, x=np.full((5 + number, 8, 8), 10 * number, dtype=np.uint8))
-    for root, samples in (("a", 5), ("c", 6), ("a", 5)):
+    for root, samples in (("a", 5), ("c", 6), ("a", 5)):  # and what changed since
         assert ood.detect(run, "b.npz", load=Trained.load, root=str(tmp_path / root))["samples"] == samples
+    np.savez(tmp_path / "a/b.npz", x=np.zeros((9, 8, 8), dtype=np.uint8))
+    assert ood.detect(run, "b.npz", load=Trained.load, root=str(tmp_path / "a"))["samples"] == 9
     for name in ("a/b.npz", "a_b.npz"):
         ood.detect(run, name, load=Trained.load, root=str(tmp_path))
-    assert [len(ood.pair(run, name)[1]) for name in ("a/b.npz", "a_b.npz")] == [5, 7]
+    assert [len(ood.pair(run, name)[1]) for name in ("a/b.npz", "a_b.npz")] == [9, 7]
 
 
 def test_starting_over_forgets_what_was_measured(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +159,9 @@ def test_a_report_compares_what_all_runs_have(run: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["ood", "RUN"], "say which unknown data to tell apart"),
         (["ood", "RUN", "--ood", "nowhere"], "'nowhere' is neither mnist"),
+        (["ood", "RUN", "--ood", "svhn", "--data.root", "."], "say --data.download true"),
         (["ood", "RUN", "--ood", "fog:9"], "from fog:1 to fog:5"),
         (["ood", "elsewhere", "--ood", "noise"], "is not a run folder"),
         (["shift", "RUN", "--corruptions", "rain"], "'rain' is not a corruption; choose from gaussian_noise"),
@@ -173,6 +177,13 @@ def test_what_cannot_be_done_is_said(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", [["ood", "--ood", "noise"], ["shift"]])
+def test_a_broken_file_of_results_is_named(run: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    (run / f"{command[0]}.json").write_text("{ broken")
+    assert main([command[0], str(run), *command[1:]]) == 2
+    assert f"{command[0]}.json cannot be read" in capsys.readouterr().err
 
 
 def test_a_broken_checkpoint_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,6 +224,9 @@ def test_shift_measures_and_goes_on(run: Path) -> None:
     assert done == [(1, 2), (2, 2)]
     assert again["results"] == found["results"]
     assert shift.measure_shift(run, load=never, corruptions=["contrast"], severities=[5])["results"] == [clean, worst]
+    options = {"corruptions": ["contrast"], "severities": [5]}
+    assert shift.measure_shift(run, load=Trained.load, **options, force=True)["results"] == [clean, worst]
+    assert len(shift.results(run)["results"]) == 5  # of the others, nothing is lost
 
 
 def test_published_files_are_read_where_they_are(

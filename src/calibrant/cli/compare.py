@@ -94,7 +94,7 @@ def run(config: Any, fields: list[str]) -> None:
         raise InputError(f"--metrics {missing[0]}: these runs do not have it")
     metrics = tuple(name for name in metrics if name not in missing)
     title = _title(recipe, cells, state)
-    for part in _parts(metrics):
+    for part in _parts(metrics, out.width):
         out.print(study.table_rich(rows, title, part))
     _write(folder, rows, title, metrics, cells, state)
     if config.posthoc != ["temperature"]:
@@ -199,9 +199,10 @@ def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, 
     return found
 
 
-def _parts(metrics: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Wide tables are printed a few measures at a time."""
-    return [metrics[i : i + 4] for i in range(0, len(metrics), 4)]
+def _parts(metrics: tuple[str, ...], width: int) -> list[tuple[str, ...]]:
+    """Wide tables are printed a few measures at a time, as many as fit."""
+    most = 4 if width >= 130 else 2 if width >= 80 else 1
+    return [metrics[i : i + most] for i in range(0, len(metrics), most)]
 
 
 def _resources(texts: list[str]) -> dict[str, float]:
@@ -218,7 +219,7 @@ def _title(recipe: "Recipe", cells: "list[Cell]", state: "State") -> str:
     seeds = len({cell.seed for cell in cells})
     return (
         f"{recipe.name}: {test['samples']:,} test samples, {seeds} seed{'s' if seeds > 1 else ''}, "
-        f"{recipe.epochs} epochs, {recipe.num_bins} bins"
+        f"{recipe.epochs} epoch{'s' if recipe.epochs > 1 else ''}, {recipe.num_bins} bins"
     )
 
 

@@ -29,10 +29,10 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Detect out-of-distribution samples.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
-    options.option("--ood", nargs="+", metavar="NAME", required=True, help="Unknown data, by name or path.")
+    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Unknown data, by name or path; must be given.")
     options.run_options()
     options.option("--limit", type=int, help="At most so many unknown samples.")
-    options.option("--download", action="store_true", help="Let torchvision download what is missing.")
+    options.option("--data.download", type=bool, default=False, help="Let torchvision download what is missing.")
     options.option("--figure", metavar="FILE", help="ROC curves of all runs by entropy, for the first of the unknown data.")
     return options
 
@@ -44,6 +44,8 @@ def run(config: Any) -> None:
     from calibrant.study import ood
     from calibrant.train import Run
 
+    if not config.ood:
+        raise InputError("say which unknown data to tell apart: --ood noise, --ood mnist, --ood FOLDER ...")
     if config.figure:
         refuse_existing(config.figure, force=config.force)
     folders = list(dict.fromkeys(Path(folder) for folder in config.runs))
@@ -56,7 +58,7 @@ def run(config: Any) -> None:
                 options: Any = {
                     "root": config.data.root,
                     "limit": config.limit,
-                    "download": config.download,
+                    "download": config.data.download,
                     "force": config.force,
                 }
                 try:
@@ -70,7 +72,10 @@ def run(config: Any) -> None:
             file = folder / f"{ood.predictions_file(folder, name).stem}.png"
             with replacing(file, force=True) as temporary:
                 ROC.from_logits(pairs, [*ood.SCORES, "entropy"], f"test against {name}").save(temporary)
-        out.print(_table(name, [f"{r.metrics['recipe']}, {f.name}" for r, f in zip(runs, folders, strict=True)], rows))
+        names = [f"{r.metrics['recipe']}, {f.name}" for r, f in zip(runs, folders, strict=True)]
+        for part, words in (("before", "before temperature scaling"), ("after", "after it")):
+            title = f"Known test samples against {rows[0]['samples']:,} of {name}, in %, {words}"
+            out.print(_table(title, names, rows, part))
         for folder in folders:
             wrote(folder / f"{ood.predictions_file(folder, name).stem}.png")
     for folder in folders:
@@ -82,20 +87,17 @@ def run(config: Any) -> None:
         wrote(config.figure)
 
 
-def _table(name: str, runs: list[str], rows: list[dict[str, Any]]) -> "Table":
+def _table(title: str, runs: list[str], rows: list[dict[str, Any]], part: str) -> "Table":
     from rich import box
     from rich.table import Table
 
-    title = f"Known test samples against {rows[0]['samples']:,} of {name}, in %"
-    table = Table("run", "score", title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in ("AUROC", "FPR95", "AUPR", "AUROC, post T", "FPR95, post T", "AUPR, post T"):
+    table = Table("run", title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("score", no_wrap=True)
+    for column in ("AUROC", "FPR95", "AUPR"):
         table.add_column(column, justify="right", no_wrap=True)
     for run_name, row in zip(runs, rows, strict=True):
-        for i, score in enumerate(row["before"]):
-            cells = []
-            for part in ("before", "after"):
-                found = row[part][score]
-                area = f"{percent(found['auroc'])} \\[{percent(found['low'])}, {percent(found['high'])}]"
-                cells += [area, percent(found["fpr95"]), percent(found["aupr"])]
+        for i, (score, found) in enumerate(row[part].items()):
+            area = f"{percent(found['auroc'])} \\[{percent(found['low'])}, {percent(found['high'])}]"
+            cells = (area, percent(found["fpr95"]), percent(found["aupr"]))
             table.add_row(run_name if i == 0 else "", score.replace("_", " "), *cells)
     return table

@@ -177,7 +177,8 @@ class Masks:
         Raises:
             ValueError: If a mask has an unknown class, or another size than its image.
         """
-        self.counts(classes)
+        if not sum(self.counts(classes)):
+            raise ValueError(f"all pixels of {self.masks[0]} and the {len(self) - 1} other masks of its part are void")
         opened = require("PIL.Image", "reading images").open
         for paths in zip(self.images, self.masks, strict=True):
             with opened(paths[0]) as image, opened(paths[1]) as mask:
@@ -220,6 +221,9 @@ def _sizes(image: str, mask: str, size: tuple[int, ...], mask_size: tuple[int, .
 def read_image(path: str) -> Tensor:
     """An image as uint8 ``(3, H, W)``, grey ones in three equal channels."""
     with require("PIL.Image", "reading images").open(path) as image:
+        if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
+            grey = (np.array(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8)
+            return torch.from_numpy(grey).expand(3, -1, -1)
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 

@@ -274,9 +274,12 @@ def _folder(folder: Path, encoding: str | None = None) -> tuple[list[str], list[
 
 def _read(path: Path, encoding: str | None) -> str:
     try:
-        return path.read_text(encoding or "utf-8")
+        text = path.read_text(encoding or "utf-8")
     except UnicodeDecodeError:
-        return path.read_text("latin-1")
+        text = path.read_text("latin-1")
+    if "\0" in text:
+        raise ValueError(f"{path} is not a text")
+    return text
 
 
 def _fetched(folder: Path) -> tuple[list[str], list[str]]:
@@ -300,6 +303,10 @@ def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
             if missing:
                 raise ValueError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
             for row in reader:
+                if None in row:
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: more fields than the header has; put texts with commas in quotes"
+                    )
                 short = [name for name in ("text", "label") if row[name] is None or (name == "label" and not row[name])]
                 if short:
                     raise ValueError(f"{path}, line {reader.line_num}: the row has no {short[0]}")

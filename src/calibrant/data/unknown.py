@@ -116,14 +116,20 @@ def _some(count: int, limit: int | None, random: torch.Generator) -> Tensor:
 
 def _array(place: Path) -> Tensor:
     """Images of an .npz."""
+    if not zipfile.is_zipfile(place):
+        raise ValueError(f"{place} is neither a folder nor an .npz of images")
     try:
         with np.load(place, allow_pickle=False) as archive:
-            found = next((key for key in ("x", "test_x", "images") if key in archive.files), None)
-            if found is None:
-                raise ValueError(f"{place} has no array x, test_x or images; it has {', '.join(archive.files)}")
-            return channels_first(torch.from_numpy(archive[found]))
-    except (OSError, zipfile.BadZipFile) as error:
+            names = archive.files
+            found = next((key for key in ("x", "test_x", "images") if key in names), None)
+            x = None if found is None else torch.from_numpy(archive[found])
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{place} cannot be read as an .npz of images ({error})") from error
+    if x is None:
+        raise ValueError(f"{place} has no array x, test_x or images; it has {', '.join(names)}")
+    if not len(x):
+        raise ValueError(f"{place} holds no images")
+    return channels_first(x)
 
 
 def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:

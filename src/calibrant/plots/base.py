@@ -74,12 +74,13 @@ def new_axes(width: float = 3.4, height: float = 2.6) -> Axes:
     return ax
 
 
-def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12) -> list[Axes]:
+def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12, row_gap: float | None = None) -> list[Axes]:
     """Divide axes into a grid of smaller ones, row by row."""
     ax.set_axis_off()
-    width, height = (1 - gap * (columns - 1)) / columns, (1 - gap * (rows - 1)) / rows
+    below = gap if row_gap is None else row_gap
+    width, height = (1 - gap * (columns - 1)) / columns, (1 - below * (rows - 1)) / rows
     return [
-        ax.inset_axes((column * (width + gap), 1 - (row + 1) * height - row * gap, width, height))
+        ax.inset_axes((column * (width + gap), 1 - (row + 1) * height - row * below, width, height))
         for row in range(rows)
         for column in range(columns)
     ]

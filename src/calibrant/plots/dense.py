@@ -10,6 +10,9 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.plots.base import Figure, new_axes, panels, styled
 
+#: Colours of pixels that are left out, and of those that are right.
+VOID, RIGHT = "black", "#dbe5ee"
+
 
 @dataclass(frozen=True)
 class PixelReliability(Figure):
@@ -60,9 +63,9 @@ class PixelReliability(Figure):
         kept = self.label >= 0
         wrong = (self.prediction != self.label) & kept
         number = 1 + int(max(self.prediction.max(), self.label.max()))
-        palette = ListedColormap(mpl.colormaps["tab20"](np.arange(max(number, 1)) % 20)).with_extremes(bad="black")
+        palette = ListedColormap(mpl.colormaps["tab20"](np.arange(max(number, 1)) % 20)).with_extremes(bad=VOID)
         labels = np.ma.masked_where(~kept, self.label)
-        error = np.ma.masked_where(~kept, np.where(wrong, self.confidence, 0.0))
+        error = np.ma.masked_where(~kept, np.where(wrong, self.confidence, -1.0))
         accuracy = 1 - wrong.sum() / max(1, kept.sum())
         surest = self.confidence[kept].mean() if kept.any() else float("nan")
         pictures: list[tuple[str, Any, dict[str, Any]]] = [
@@ -75,9 +78,9 @@ class PixelReliability(Figure):
             ),
             (f"confidence, mean {100 * surest:.1f} %", self.confidence, {"cmap": "viridis", "vmin": 0, "vmax": 1}),
             (
-                "wrong, and how sure",
+                "wrong (coloured), and how sure",
                 error,
-                {"cmap": mpl.colormaps["inferno"].with_extremes(bad="#808080"), "vmin": 0, "vmax": 1},
+                {"cmap": mpl.colormaps["YlOrRd"].with_extremes(bad=VOID, under=RIGHT), "vmin": 0, "vmax": 1},
             ),
         ]
         for panel, (title, picture, options) in zip(shown, pictures, strict=True):
@@ -92,6 +95,7 @@ class PixelReliability(Figure):
         present = np.unique(np.concatenate([self.label[kept].ravel(), self.prediction.ravel()])).tolist()
         if self.classes:
             handles = [mpl.patches.Patch(color=palette(k), label=self.classes[k]) for k in present]
+            handles += [] if kept.all() else [mpl.patches.Patch(color=VOID, label="(void)")]
             shown[0].legend(
                 handles=handles, loc="upper left", bbox_to_anchor=(0, -0.05), ncols=min(6, len(handles)), fontsize=5.5
             )

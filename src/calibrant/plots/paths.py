@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -129,12 +130,16 @@ class MetricPath(Figure):
         for i, name in enumerate(self.names):
             colour = COLOURS[i % len(COLOURS)]
             dash = ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
-            above.plot(self.epochs[i], 100 * np.array(self.ece[i]), dash, color=colour, label=name)
-            below.plot(self.epochs[i], 100 * np.array(self.accuracy[i]), dash, color=colour)
+            style: Any = {"color": colour, "marker": "o" if len(self.epochs[i]) == 1 else "", "markersize": 3}
+            above.plot(self.epochs[i], 100 * np.array(self.ece[i]), dash, label=name, **style)
+            below.plot(self.epochs[i], 100 * np.array(self.accuracy[i]), dash, **style)
         above.set(ylabel="ECE, %")
         above.set_ylim(bottom=0)
         above.tick_params(labelbottom=False)
         below.set(xlabel="epoch", ylabel="accuracy, %")
-        below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if max(map(len, self.epochs), default=0) > 1:
+            below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            below.set_xticks(sorted({epoch for own in self.epochs for epoch in own}))
         above.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
         return ax

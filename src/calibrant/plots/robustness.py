@@ -51,7 +51,7 @@ class ROC(Figure):
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the curves and the diagonal of guessing."""
-        ax = new_axes(3.0, 2.9) if ax is None else ax
+        ax = new_axes(3.2, 3.2 + 0.17 * (1 + len(self.names))) if ax is None else ax
         ax.plot([0, 100], [0, 100], color=GREY, linewidth=0.6, linestyle=":")
         for i, name in enumerate(self.names):
             ax.plot(
@@ -64,7 +64,7 @@ class ROC(Figure):
         ax.set(xlabel="known samples doubted, %", ylabel="unknown samples doubted, %", xlim=(0, 100), ylim=(0, 100.5))
         ax.set_aspect("equal")
         ax.set_title(self.title)
-        ax.legend(title="area under the curve", loc="center left", bbox_to_anchor=(1.01, 0.5))
+        ax.legend(title="area under the curve", loc="upper center", bbox_to_anchor=(0.5, -0.16))
         return ax
 
 

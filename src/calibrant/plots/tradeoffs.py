@@ -138,18 +138,22 @@ class MethodBars(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a row of bars for each measure."""
-        rows = len(self.values)
-        ax = new_axes(0.9 + 0.55 * len(self.names), 0.6 + 1.15 * rows) if ax is None else ax
-        for own, (measure, groups) in zip(panels(ax, rows, 1, gap=0.08), self.values.items(), strict=True):
+        """Draw a row of bars for each measure, in two columns if they are many."""
+        columns = 1 if len(self.values) <= 4 else 2
+        rows = -(-len(self.values) // columns)
+        ax = new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows) if ax is None else ax
+        shown = panels(ax, rows, columns, gap=0.18, row_gap=0.32 / max(rows, 4))
+        for spare in shown[len(self.values) :]:
+            spare.set_axis_off()
+        for number, (own, (measure, groups)) in enumerate(zip(shown, self.values.items(), strict=False)):
             scale = 1 if measure in ("nll", "brier") else 100
             means = [scale * float(np.mean(group)) for group in groups]
             spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
             colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
             own.bar(range(len(self.names)), means, yerr=spread, color=colours, width=0.7, error_kw={"elinewidth": 0.8})
             own.set_ylabel(_label(measure) + (", %" if scale == 100 else ""), fontsize=6)
-            own.set_xticks(range(len(self.names)), [])
-        own.set_xticks(range(len(self.names)), self.names, rotation=30, ha="right")
+            last = number + columns >= len(self.values)
+            own.set_xticks(range(len(self.names)), self.names if last else [], rotation=30, ha="right")
         return ax
 
 

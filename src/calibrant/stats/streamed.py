@@ -185,6 +185,6 @@ class ImageBins:
         intervals = {}
         for name, values in found.items():
             value = float(values[0])
-            low, high = around(value, values[1:].numpy(), level)
+            low, high = around(value, values[1:].numpy(), level) if size > 1 else (0.0, 1.0)  # one image says nothing
             intervals[name] = Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap of images")
         return intervals

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from calibrant import data, stats
+from calibrant.data.base import locate
 from calibrant.metrics import ood_aupr, ood_fpr95
 from calibrant.metrics.ood import Score
-from calibrant.predictions import Chunk, open_predictions, replacing, write_npz
+from calibrant.predictions import Chunk, InputError, open_predictions, replacing, write_npz
 from calibrant.train.fit import Run
 from calibrant.train.trained import Trained
 
@@ -21,8 +22,15 @@ SCORES: Final[tuple[Score, ...]] = ("entropy", "max_prob", "energy")
 
 def results(folder: Path) -> dict[str, Any]:
     """What was found so far, by name of the unknown data."""
-    path = folder / "ood.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return read_json(folder / "ood.json")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing if there is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it to measure again") from error
     return found
 
 
@@ -35,7 +43,7 @@ def detect(
     limit: int | None = None,
     download: bool = False,
     force: bool = False,
-    advance: Callable[[int], Any] = lambda samples: None,  # noqa: ARG005
+    advance: Callable[[int, int], Any] = lambda samples, total: None,  # noqa: ARG005
 ) -> dict[str, Any]:
     """Predict unknown data with a run's network, unless that is done, and measure how well it tells them from its test.
 
@@ -47,15 +55,15 @@ def detect(
         limit: At most so many unknown samples.
         download: Let torchvision download what is missing.
         force: Predict again.
-        advance: Told how many samples were predicted.
+        advance: Told how many samples were predicted, and how many there are.
 
     Returns:
         For each score, before and after temperature scaling: AUROC with its interval, FPR95, AUPR.
     """
     known = results(folder)
     file = predictions_file(folder, name)
-    place = data.data_root(root or Run.load(folder).recipe["data"].get("root"))
-    wanted = {"name": name, "limit": limit, "root": str(place.resolve())}
+    source = _fingerprint(name, root or Run.load(folder).recipe["data"].get("root"))
+    wanted = {"name": name, "limit": limit, "source": source}
     if not force and file.exists() and all(known.get(name, {}).get(key) == value for key, value in wanted.items()):
         found: dict[str, Any] = known[name]
         return found
@@ -71,7 +79,7 @@ def detect(
     parts = []
     for logits, _ in trained.batches(part):
         parts.append(logits)
-        advance(len(logits))
+        advance(len(logits), len(part))
     unknown = torch.cat(parts)
     write_npz(file, [Chunk(0, unknown, None)], len(unknown), classes=trained.data.classes, force=True)
     content = {**wanted, "samples": len(unknown), **measure(folder, unknown, trained.temperature)}
@@ -80,10 +88,20 @@ def detect(
     return content
 
 
+def _fingerprint(name: str, root: str | None) -> str:
+    """Where unknown data comes from, and of files a checksum of names, sizes and times."""
+    place = locate(name, root)
+    if place is None:
+        return str(data.data_root(root).resolve())
+    paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    state = "".join(f"{path.relative_to(place)} {path.stat().st_size} {path.stat().st_mtime_ns}\n" for path in paths)
+    return f"{place.resolve()} {zlib.crc32(state.encode()):08x}"
+
+
 def predictions_file(folder: Path, name: str) -> Path:
     """Where the logits of unknown data are kept."""
     short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name.removesuffix(".npz")).strip("._")
-    unlike = "" if short == name else f"-{zlib.crc32(name.encode()):08x}"  # a/b is not a_b
+    unlike = "" if short == name.replace(":", "_") else f"-{zlib.crc32(name.encode()):08x}"  # a/b is not a_b
     return folder / "predictions" / f"ood-{short}{unlike}.npz"
 
 

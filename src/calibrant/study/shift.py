@@ -14,6 +14,7 @@ from calibrant import stats
 from calibrant.data import CORRUPTIONS, SEVERITIES, Images, MissingDataError, Part, Texts, corrupt, data_root
 from calibrant.metrics import CalibrationPanel, PanelResult
 from calibrant.predictions import InputError, replacing
+from calibrant.study.ood import read_json
 from calibrant.train.fit import Run
 from calibrant.train.trained import Trained
 
@@ -24,9 +25,7 @@ MEASURES = ("accuracy", "ece", "adaptive_ece", "classwise_ece", "nll", "brier")
 
 def results(folder: Path) -> dict[str, Any]:
     """What was found so far."""
-    path = folder / "shift.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    return read_json(folder / "shift.json")
 
 
 def measure_shift(
@@ -68,10 +67,12 @@ def measure_shift(
             f"{folder / 'shift.json'} holds results of {before['source']} images, seed {before['seed']}; say --force to "
             f"replace them by those of {source} images, seed {seed}"
         )
-    if force or not known:
-        known = {"seed": seed, "source": source, "results": []}
-    done = {(record["corruption"], record["severity"]) for record in known["results"]}
     wanted = [("none", 0), *((name, severity) for name in names for severity in severities)]
+    if not known or before != {"seed": seed, "source": source}:
+        known = {"seed": seed, "source": source, "results": []}
+    if force:
+        known["results"] = [r for r in known["results"] if (r["corruption"], r["severity"]) not in wanted]
+    done = {(record["corruption"], record["severity"]) for record in known["results"]}
     missing = [pair for pair in wanted if pair not in done]
     trained = load(folder) if missing else None
     for number, (name, severity) in enumerate(missing, 1):

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, get_type_hints
 
 import torch
 
+from calibrant.data import MissingDataError
 from calibrant.predictions import InputError
 from calibrant.train.fit import Run, load, load_weights, same_data
 from calibrant.train.predictor import Predictor
@@ -43,7 +44,10 @@ class Trained(Predictor):
         recipe.check(allow_code=allow_code)
         options = {name: value for name, value in recipe.model.options.items() if name != "pretrained"}  # it has weights
         bare = replace(recipe, model=replace(recipe.model, compile=False, options=options))
-        data, network, _ = load(bare, allow_code=allow_code)
+        try:
+            data, network, _ = load(bare, allow_code=allow_code)
+        except MissingDataError as error:
+            raise MissingDataError(f"{error}; if the data of {run.folder} is elsewhere now, say --data.root") from error
         same_data(run.folder, data)
         try:
             load_weights(recipe, run.folder, network)
