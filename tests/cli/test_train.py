@@ -76,7 +76,7 @@ def test_train_resolves_trains_and_reports(here: Path, capsys) -> None:
     command = ["train", "digits-lt", "--loss", "mbls", "--loss.margin", "6", "--epochs", "2", "--seed", "3", "--quiet"]
     assert main([*command, "--optimizer.lr=0.001", "--out", "runs/a"]) == 0
     text = capsys.readouterr().out
-    assert "digits-lt, mbls, seed 3: test, last checkpoint, epoch 1" in text
+    assert "digits-lt, mbls, seed 3: test, last checkpoint, epoch 2 of 2" in text
     assert "wrote runs/a" in text
     recipe = yaml.safe_load((here / "runs/a/recipe.yaml").read_text())
     assert recipe["loss"] == {"name": "mbls", "options": {"margin": 6}}

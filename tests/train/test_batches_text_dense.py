@@ -462,7 +462,7 @@ def test_the_network_with_the_best_mean_iou_is_reported(finished: tuple[Recipe, 
     with (run.folder / "history.csv").open() as file:
         values = [float(row["mean_iou"]) for row in csv.DictReader(file)]
     assert len(set(values)) == 3
-    assert run.metrics["reported"] == f"mean_iou checkpoint, epoch {values.index(max(values))}"
+    assert run.metrics["reported"] == f"mean_iou checkpoint, epoch {1 + values.index(max(values))} of 3"
     assert run.metrics["validation"]["mean_iou"] == pytest.approx(max(values), abs=1e-6)
 
 

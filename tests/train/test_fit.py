@@ -350,7 +350,7 @@ def test_the_selected_checkpoint_is_reported(tmp_path: Path, select) -> None:
     run = fit(mine, tmp_path / "run", quiet=True)
     values = [float(row[select]) for row in rows(run.folder)]
     best = values.index(max(values) if select == "accuracy" else min(values))
-    assert run.metrics["reported"] == f"{select} checkpoint, epoch {best}"
+    assert run.metrics["reported"] == f"{select} checkpoint, epoch {best + 1} of 6"
     logits, target = open_predictions(run.folder, part="validation").load()
     measure = {"accuracy": cal.accuracy, "nll": cal.nll, "ece": cal.ece}[select]
     assert float(measure(logits, target)) == pytest.approx(values[best], rel=1e-6)

@@ -341,7 +341,7 @@ def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, devi
         "loss": recipe.loss.name,
         "seed": recipe.seed,
         "epochs": recipe.epochs,
-        "reported": f"{recipe.select} checkpoint, epoch {epoch}",
+        "reported": f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
         "parameters": sum(p.numel() for p in network.parameters()),
         **measure_run(folder, recipe.num_bins, live),
     }
