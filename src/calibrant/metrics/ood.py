@@ -24,7 +24,7 @@ def ood_auroc(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -
             :math:`-\log \sum_k e^{l_k}`.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
-    return placements(unknown, known).mean()
+    return placements(unknown, known).mean() / len(known)
 
 
 def ood_fpr95(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
@@ -48,10 +48,10 @@ def ood_aupr(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") ->
 
 
 def placements(values: Tensor, others: Tensor) -> Tensor:
-    """The share of ``others`` below each value, ties counting half."""
+    """How many of ``others`` are below each value, ties counting half; exact."""
     others = others.sort().values
     below, at_most = (torch.searchsorted(others, values, right=right) for right in (False, True))
-    return (below + at_most).double() / (2 * len(others))
+    return (below + at_most).double() / 2
 
 
 @torch.no_grad()

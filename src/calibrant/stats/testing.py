@@ -103,7 +103,7 @@ def auroc_interval(in_logits: Tensor, out_logits: Tensor, score: Score = "entrop
     that exceed the known sample i, ties counting half, the variance of the area is :math:`s_u^2 / n_u + s_k^2 / n_k`.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
-    exceeded, exceeding = placements(unknown, known), 1 - placements(known, unknown)
+    exceeded, exceeding = placements(unknown, known) / len(known), 1 - placements(known, unknown) / len(unknown)
     area = float(exceeded.mean())
     variance = sum(float(part.var()) / len(part) if len(part) > 1 else 0.25 for part in (exceeded, exceeding))
     half = 2**0.5 * float(torch.erfinv(torch.tensor(level, dtype=torch.float64))) * variance**0.5
