@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import tempfile
@@ -29,6 +30,24 @@ CHUNK = 2**22
 
 class InputError(ValueError):
     """Something is wrong with what the user passed: one sentence that names the file and the cure."""
+
+
+@contextlib.contextmanager
+def input_errors(where: str = "") -> Iterator[None]:
+    """What is raised on bad values, as an InputError; ``where`` comes before its sentence."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing if there is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it to measure again") from error
+    return found
 
 
 class Chunk(NamedTuple):

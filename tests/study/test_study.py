@@ -2,12 +2,14 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from calibrant.cli import main
 from calibrant.cli.train import read_recipe
 from calibrant.predictions import open_predictions
 from calibrant.study import Summary, parse_options
+from calibrant.study.execute import _prepare
 from calibrant.train import fit
 
 
@@ -199,6 +202,11 @@ def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPat
     assert compare(*GRID, "--epochs", "2", "--jobs", "2", out="two") == 0
     assert compare(*GRID, "--epochs", "2", out="one") == 0
     assert (here / "two/table.csv").read_text() == (here / "one/table.csv").read_text()
+
+
+def test_a_run_in_a_pool_starts_processes_as_one_by_itself_does() -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare) as pool:
+        assert pool.submit(multiprocessing.get_start_method).result() == multiprocessing.get_all_start_methods()[0]
 
 
 def processes(*columns: str) -> list[list[str]]:

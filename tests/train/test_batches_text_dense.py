@@ -1,6 +1,7 @@
 """Batches and runs of texts and of segmented images."""
 
 import csv
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from calibrant.data import Masks, MissingDataError, Texts
 from calibrant.data.corruptions import corrupt
 from calibrant.predictions import InputError, open_predictions
 from calibrant.train import Recipe, Run, fit
-from calibrant.train.batches import POOL, Batches, JointTransform, by_length
+from calibrant.train.batches import POOL, Batches, JointTransform, _Reader, by_length
 from calibrant.train.fit import build
 from calibrant.train.predictor import Predictor
 from calibrant.train.recipe import Data, LossChoice, Model, Optimizer
@@ -334,6 +335,26 @@ def test_training_crops_follow_from_seed_and_epoch(tmp_path: Path) -> None:
     assert runs[0][0][0].shape == (3, 3, 32, 32)
     assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(runs[0], runs[1], strict=True))
     assert not torch.equal(runs[0][0][0], runs[2][0][0])
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_what_reads_files_can_be_sent_to_a_spawned_process(tmp_path: Path, train: bool) -> None:
+    trees.voc(tmp_path / "voc", {"train": 3, "val": 1, "test": 1})
+    trees.imagenet(tmp_path / "imagenet")
+    for found, ways in (
+        (data.voc(root=tmp_path / "voc"), ("none", "segmentation")),
+        (data.imagenet(tmp_path / "imagenet"), ("none", "crop-flip", "imagenet", "timm")),
+    ):
+        for augmentation in ways:
+            loader = Batches(found, found.train, 2, train=train, augmentation=augmentation, size=32, longest=48)
+            reader = _Reader(loader.part, loader._change(loader.part))
+            sent = pickle.loads(pickle.dumps(reader))  # noqa: S301
+            draws = []
+            for each in (reader, sent):
+                torch.manual_seed(3)
+                draws.append(each[1])
+            assert torch.equal(draws[0][0], draws[1][0])
+            assert torch.equal(draws[0][1], draws[1][1])
 
 
 # Runs

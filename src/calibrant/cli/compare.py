@@ -158,21 +158,19 @@ def _check_beyond(config: Any, recipe: "Recipe") -> None:
     if not config.ood and not config.shift:
         return
     from calibrant import data
-    from calibrant.predictions import InputError
+    from calibrant.predictions import InputError, input_errors
 
-    try:
+    with input_errors():
         own = recipe.load_data(allow_code=config.allow_code)
         if config.shift and isinstance(own.test, data.Texts):
             raise InputError("--shift corrupts images; this recipe is of texts")
         for name in config.ood:
             data.unknown(name, own, root=recipe.data.root, size=recipe.data.size, limit=1)
-    except (ValueError, TypeError) as problem:
-        raise InputError(str(problem)) from problem
 
 
 def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, float]]]:
     """What --ood and --shift find, before and after temperature scaling; kept in the run folders."""
-    from calibrant.predictions import InputError
+    from calibrant.predictions import input_errors
     from calibrant.study import ood, shift
 
     if not config.ood and not config.shift:
@@ -183,7 +181,7 @@ def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, 
     with progress("unknown and corrupted data", len(cells)) as advance:
         for cell in cells:
             own: dict[str, dict[str, float]] = {"test": {}, "test_after_temperature": {}}
-            try:
+            with input_errors():
                 for name in config.ood:
                     result = ood.detect(cell.folder, name, load=load, root=root)
                     for part, values in zip(("before", "after"), own.values(), strict=True):
@@ -192,8 +190,6 @@ def _beyond(config: Any, cells: "list[Cell]") -> dict[Path, dict[str, dict[str, 
                     result = shift.measure_shift(cell.folder, load=load, root=root)
                     for part, values in zip(("before", "after"), own.values(), strict=True):
                         values |= {f"shift_{name}": shift.mean_of(result, part, name) for name in ("accuracy", "ece")}
-            except (ValueError, TypeError) as problem:
-                raise InputError(str(problem)) from problem
             found[cell.folder] = own
             advance()
     return found

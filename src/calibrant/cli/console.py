@@ -123,14 +123,6 @@ def wrote(path: str | Path) -> None:
 
 def networks(root: str | None, *, allow_code: bool) -> "Callable[[Path], Trained]":
     """A function that loads the network of a run, and keeps the last one: it is asked for again with every data set."""
-    from calibrant.predictions import InputError
     from calibrant.train.trained import Trained
 
-    @functools.lru_cache(maxsize=1)
-    def load(folder: Path) -> Trained:
-        try:
-            return Trained.load(folder, root=root, allow_code=allow_code)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{folder}: {error}") from error
-
-    return load
+    return functools.lru_cache(maxsize=1)(functools.partial(Trained.load, root=root, allow_code=allow_code))

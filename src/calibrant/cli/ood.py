@@ -40,7 +40,7 @@ def parser() -> Parser:
 def run(config: Any) -> None:
     """Predict what is missing, show and draw."""
     from calibrant.plots import ROC
-    from calibrant.predictions import InputError, refuse_existing, replacing
+    from calibrant.predictions import InputError, input_errors, refuse_existing, replacing
     from calibrant.study import ood
     from calibrant.train import Run
 
@@ -61,10 +61,8 @@ def run(config: Any) -> None:
                     "download": config.data.download,
                     "force": config.force,
                 }
-                try:
+                with input_errors():
                     rows.append(ood.detect(folder, name, load=load, advance=advance, **options))
-                except (ValueError, TypeError) as error:
-                    raise InputError(str(error)) from error
             known, unknown = ood.pair(folder, name)
             temperature = rows[-1]["temperature"]
             pairs = {score.replace("_", " "): (known, unknown) for score in ood.SCORES}

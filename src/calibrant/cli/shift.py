@@ -38,7 +38,7 @@ def parser() -> Parser:
 
 def run(config: Any) -> None:
     """Measure what is missing, show and draw."""
-    from calibrant.predictions import InputError, refuse_existing, replacing
+    from calibrant.predictions import InputError, input_errors, refuse_existing, replacing
     from calibrant.study import shift
     from calibrant.train import Run
 
@@ -60,12 +60,10 @@ def run(config: Any) -> None:
                 "root": config.data.root,
                 "force": config.force,
             }
-            try:
+            with input_errors():
                 rows[folder] = shift.measure_shift(
                     folder, load=load, corruptions=config.corruptions, advance=lambda _, total: bar(1, total), **options
                 )
-            except (ValueError, TypeError) as error:
-                raise InputError(str(error)) from error
     names = [folder.name if len({f.name for f in folders}) == len(folders) else str(folder) for folder in folders]
     for name, (folder, found) in zip(names, rows.items(), strict=True):
         out.print(_severities(name, found))

@@ -70,6 +70,19 @@ class DataSet:
         counts: list[int] = torch.bincount(self.train.y, minlength=self.num_classes).tolist()
         return counts
 
+    def check(self) -> None:
+        """Look at all masks of segmented images, so that none of them ends a long job.
+
+        Raises:
+            ValueError: If something is wrong with one, or all pixels of a part are void.
+        """
+        for name in ("train", "validation", "test"):
+            part = getattr(self, name)
+            if isinstance(part, Masks):
+                counts = self.train_counts if name == "train" else part.counts(self.num_classes)
+                if not sum(counts):
+                    raise ValueError(f"all pixels of the {name} part are void, such as those of {part.masks[0]}")
+
     def limited(self, most: int, seed: int = 0) -> "DataSet":
         """At most so many samples of each part, drawn at random; to try things out."""
         random = torch.Generator().manual_seed(seed)

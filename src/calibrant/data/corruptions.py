@@ -34,13 +34,18 @@ def corrupt(x: Tensor, name: str, severity: int, random: torch.Generator) -> Ten
     """
     one_of("corruption", name, tuple(CORRUPTIONS))
     one_of("severity", severity, SEVERITIES)
-    if x.is_floating_point() and (float(x.min()) < 0 or float(x.max()) > 1):
+    if not in_unit_range(x):
         raise ValueError(f"corruptions are of images with values in [0, 1]; these go from {x.min():.4g} to {x.max():.4g}")
     function, small, large = CORRUPTIONS[name]
     strength = (small if max(x.shape[-2:]) <= SMALL else large)[severity - 1]
     values = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     changed = function(values, strength, random).clamp(0, 1)
     return (changed * 255).round().to(torch.uint8) if x.dtype == torch.uint8 else changed.to(x.dtype)
+
+
+def in_unit_range(x: Tensor) -> bool:
+    """Whether floating-point values are in [0, 1]; others are bytes."""
+    return not x.is_floating_point() or not x.numel() or bool(x.min() >= 0 and x.max() <= 1)
 
 
 def _gaussian_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:

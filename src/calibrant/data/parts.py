@@ -160,9 +160,12 @@ class Masks:
     def read(self, index: int) -> tuple[Tensor, Tensor]:
         """An image, uint8 ``(3, H, W)``, and its mask, int64 ``(H, W)``."""
         image, mask = read_image(self.images[index]), self.read_mask(index)
-        if image.shape[1:] != mask.shape:
-            raise ValueError(_sizes(self.images[index], self.masks[index], tuple(image.shape[1:]), tuple(mask.shape)))
+        self._same_size(index, tuple(image.shape[1:]), tuple(mask.shape))
         return image, mask
+
+    def _same_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> None:
+        if image != mask:
+            raise ValueError(f"{self.images[index]} is {image}, but its mask {self.masks[index]} is {mask}")
 
     def read_mask(self, index: int) -> Tensor:
         """Class numbers of the pixels of one image."""
@@ -171,25 +174,16 @@ class Masks:
                 raise ValueError(f"{self.masks[index]} must hold class numbers, one channel or a palette, not {image.mode}")
             return torch.from_numpy(np.array(image).astype(np.int64))
 
-    def check(self, classes: int) -> None:
-        """Look at all masks, so that none of them ends a long job.
+    def counts(self, classes: int) -> list[int]:
+        """Pixels of each class.
 
         Raises:
             ValueError: If a mask has an unknown class, or another size than its image.
         """
-        if not sum(self.counts(classes)):
-            raise ValueError(f"all pixels of {self.masks[0]} and the {len(self) - 1} other masks of its part are void")
-        opened = require("PIL.Image", "reading images").open
-        for paths in zip(self.images, self.masks, strict=True):
-            with opened(paths[0]) as image, opened(paths[1]) as mask:
-                if image.size != mask.size:
-                    raise ValueError(_sizes(*paths, image.size[::-1], mask.size[::-1]))
-
-    def counts(self, classes: int) -> list[int]:
-        """Pixels of each class."""
         total = torch.zeros(classes, dtype=torch.int64)
-        for index in range(len(self)):
+        for index, size in enumerate(self.sizes()):
             labels = self.read_mask(index)
+            self._same_size(index, size, tuple(labels.shape))
             labels = labels[labels != self.ignore_index]
             if len(labels) and int(labels.max()) >= classes:
                 raise ValueError(
@@ -212,10 +206,6 @@ class Masks:
         """The largest height and the largest width."""
         heights, widths = zip(*self.sizes(), strict=True)
         return max(heights), max(widths)
-
-
-def _sizes(image: str, mask: str, size: tuple[int, ...], mask_size: tuple[int, ...]) -> str:
-    return f"{image} is {size}, but its mask {mask} is {mask_size}"
 
 
 def read_image(path: str) -> Tensor:

@@ -307,9 +307,9 @@ def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
                     raise ValueError(
                         f"{path}, line {reader.line_num}: more fields than the header has; put texts with commas in quotes"
                     )
-                short = [name for name in ("text", "label") if row[name] is None or (name == "label" and not row[name])]
-                if short:
-                    raise ValueError(f"{path}, line {reader.line_num}: the row has no {short[0]}")
+                if row["text"] is None or not row["label"]:
+                    lost = "text" if row["text"] is None else "label"
+                    raise ValueError(f"{path}, line {reader.line_num}: the row has no {lost}")
                 rows.append((row["text"], row["label"], row.get("part") or ""))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as a csv in UTF-8 ({error})") from error

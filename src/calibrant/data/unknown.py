@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant.data.base import DataSet, MissingDataError, data_root, locate
-from calibrant.data.corruptions import CORRUPTIONS, corrupt
+from calibrant.data.corruptions import CORRUPTIONS, corrupt, in_unit_range
 from calibrant.data.folders import ENDINGS
 from calibrant.data.parts import Files, Images, Masks, Part, Texts, read_image
 from calibrant.data.small import SOURCES, channels_first, torchvision_set
@@ -137,19 +137,15 @@ def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:
     x = resized(x, shape)
     own = like.test.x if isinstance(like.test, Images) else torch.zeros(1, dtype=torch.uint8)
     if own.is_floating_point() and x.dtype == torch.uint8:
-        if not _usual(own):
+        if not in_unit_range(own):
             raise ValueError(
                 f"the network's own images go from {own.min():.4g} to {own.max():.4g}; unknown images cannot be brought to "
                 "that scale, pass an .npz in which they are"
             )
         x = x.float() / 255
-    if _usual(own) and not _usual(x):
+    if in_unit_range(own) and not in_unit_range(x):
         raise ValueError(f"the unknown images go from {x.min():.4g} to {x.max():.4g}; expected 0 to 1, or uint8")
     return Images(x, torch.zeros(len(x), dtype=torch.int64))
-
-
-def _usual(x: Tensor) -> bool:
-    return not x.is_floating_point() or not x.numel() or bool(x.min() >= 0 and x.max() <= 1)
 
 
 def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:

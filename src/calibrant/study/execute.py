@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_all_start_methods, get_context, parent_process, set_start_method
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def _in_turn(cells: Sequence[Cell], state: State, **options: bool) -> Iterator[t
 
 def _at_once(cells: Sequence[Cell], state: State, jobs: int, **options: bool) -> Iterator[tuple[Cell, Result]]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare) as pool:
         waiting: dict[Future[Result], Cell] = {}
         for cell in cells:
             task = pool.submit(train_cell, cell.recipe, cell.folder, options["force"], options["allow_code"], threads)
@@ -137,8 +137,12 @@ def _at_once(cells: Sequence[Cell], state: State, jobs: int, **options: bool) ->
                 yield waiting[task], (None, f"its process died ({type(error).__name__}); the same command goes on with it")
 
 
-def _end_with_parent() -> None:
-    """A study that is killed must not train on unseen, into folders in which the same command would go on."""
+def _prepare() -> None:
+    """Make a process of the pool train as one of its own would, and end with the study.
+
+    A study that is killed must not train on unseen, into folders in which the same command would go on.
+    """
+    set_start_method(get_all_start_methods()[0], force=True)  # spawned readers of files would import torch each time
 
     def wait() -> None:
         parent = parent_process()

@@ -13,7 +13,7 @@ from calibrant import data, stats
 from calibrant.data.base import locate
 from calibrant.metrics import ood_aupr, ood_fpr95
 from calibrant.metrics.ood import Score
-from calibrant.predictions import Chunk, InputError, open_predictions, replacing, write_npz
+from calibrant.predictions import Chunk, open_predictions, read_json, replacing, write_npz
 from calibrant.train.fit import Run
 from calibrant.train.trained import Trained
 
@@ -23,15 +23,6 @@ SCORES: Final[tuple[Score, ...]] = ("entropy", "max_prob", "energy")
 def results(folder: Path) -> dict[str, Any]:
     """What was found so far, by name of the unknown data."""
     return read_json(folder / "ood.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """What a file holds; nothing if there is none."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it to measure again") from error
-    return found
 
 
 def detect(

@@ -13,8 +13,7 @@ from torch import Tensor
 from calibrant import stats
 from calibrant.data import CORRUPTIONS, SEVERITIES, Images, MissingDataError, Part, Texts, corrupt, data_root
 from calibrant.metrics import CalibrationPanel, PanelResult
-from calibrant.predictions import InputError, replacing
-from calibrant.study.ood import read_json
+from calibrant.predictions import InputError, read_json, replacing
 from calibrant.train.fit import Run
 from calibrant.train.trained import Trained
 

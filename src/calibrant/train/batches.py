@@ -27,21 +27,20 @@ MULTIPLE = 32
 PADDING = 4
 
 
-#: Augmentations that there are for each kind of samples.
-AUGMENTATIONS: dict[type, tuple[Augmentation, ...]] = {
-    Images: ("none", "crop-flip"),
-    Files: ("none", "crop-flip", "imagenet", "timm"),
-    Masks: ("none", "segmentation"),
-    Texts: ("none",),
+#: Kinds of samples, and the augmentations that there are for them.
+AUGMENTATIONS: dict[type, tuple[str, tuple[Augmentation, ...]]] = {
+    Images: ("images in memory", ("none", "crop-flip")),
+    Files: ("images from files", ("none", "crop-flip", "imagenet", "timm")),
+    Masks: ("segmented images", ("none", "segmentation")),
+    Texts: ("texts", ("none",)),
 }
 
 
 def check_augmentation(augmentation: Augmentation, part: Part) -> None:
     """Refuse an augmentation that would do nothing, or not what it says."""
-    if augmentation not in AUGMENTATIONS[type(part)]:
-        kinds = {Images: "images in memory", Files: "images from files", Masks: "segmented images", Texts: "texts"}
-        ways = ", ".join(AUGMENTATIONS[type(part)])
-        raise ValueError(f"augmentation {augmentation} is not for {kinds[type(part)]}; choose from {ways}")
+    what, ways = next(found for kind, found in AUGMENTATIONS.items() if isinstance(part, kind))
+    if augmentation not in ways:
+        raise ValueError(f"augmentation {augmentation} is not for {what}; choose from {', '.join(ways)}")
 
 
 class Batches:
@@ -249,8 +248,9 @@ class JointTransform:
 
     def __init__(self, augmentation: Augmentation, size: int, longest: int | None, void: int) -> None:
         v2 = require("torchvision.transforms.v2", "segmented images")
-        self.tv = require("torchvision.tv_tensors", "segmented images")
-        fill = {self.tv.Image: 0, self.tv.Mask: void}
+        tv = require("torchvision.tv_tensors", "segmented images")
+        self.image, self.mask = tv.Image, tv.Mask
+        fill = {tv.Image: 0, tv.Mask: void}
         steps = [] if longest is None else [v2.Resize(None, max_size=longest, antialias=True)]
         steps += [v2.RandomCrop(size, pad_if_needed=True, fill=fill)]
         if augmentation == "segmentation":
@@ -259,5 +259,5 @@ class JointTransform:
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Change both."""
-        x, y = self.change(self.tv.Image(image), self.tv.Mask(mask))
+        x, y = self.change(self.image(image), self.mask(mask))
         return x.as_subclass(Tensor), y.as_subclass(Tensor)

@@ -26,7 +26,16 @@ from calibrant.data import DataSet, Masks
 from calibrant.extras import require
 from calibrant.losses import Loss
 from calibrant.posthoc import TemperatureScaling
-from calibrant.predictions import Chunk, InputError, Predictions, open_predictions, replacing, write_npz
+from calibrant.predictions import (
+    Chunk,
+    InputError,
+    Predictions,
+    input_errors,
+    open_predictions,
+    read_json,
+    replacing,
+    write_npz,
+)
 from calibrant.train.batches import Batches, check_augmentation
 from calibrant.train.engine import FORMAT, Keeper, Module
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
@@ -70,7 +79,7 @@ class Run:
         if not (folder / "metrics.json").exists():
             raise InputError(f"{folder} is not finished: run the same calibrant train command again to go on")
         recipe = require("yaml", "reading a recipe").safe_load((folder / "recipe.yaml").read_text())
-        return Run(folder, recipe, json.loads((folder / "metrics.json").read_text()))
+        return Run(folder, recipe, read_json(folder / "metrics.json"))
 
 
 def fit(
@@ -119,15 +128,11 @@ def load(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Modul
     Raises:
         InputError: If something is wrong with them.
     """
-    try:
+    with input_errors():
         data = recipe.load_data(allow_code=allow_code)
         check_augmentation(recipe.augmentation, data.train)
-        for part in (data.train, data.validation, data.test):
-            if isinstance(part, Masks):
-                part.check(data.num_classes)
+        data.check()
         return data, *build(recipe, data, allow_code=allow_code)
-    except (ValueError, TypeError) as error:
-        raise InputError(str(error)) from error
 
 
 def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[nn.Module, Loss]:

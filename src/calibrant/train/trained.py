@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_type_hints
 import torch
 
 from calibrant.data import MissingDataError
-from calibrant.predictions import InputError
+from calibrant.predictions import InputError, input_errors
 from calibrant.train.fit import Run, load, load_weights, same_data
 from calibrant.train.predictor import Predictor
 from calibrant.train.recipe import Recipe
@@ -41,17 +41,19 @@ class Trained(Predictor):
         recipe = from_dict(Recipe, run.recipe)
         if root is not None:
             recipe = replace(recipe, data=replace(recipe.data, root=root))
-        recipe.check(allow_code=allow_code)
         options = {name: value for name, value in recipe.model.options.items() if name != "pretrained"}  # it has weights
         bare = replace(recipe, model=replace(recipe.model, compile=False, options=options))
         try:
-            data, network, _ = load(bare, allow_code=allow_code)
+            with input_errors(str(run.folder)):
+                recipe.check(allow_code=allow_code)
+                data, network, _ = load(bare, allow_code=allow_code)
         except MissingDataError as error:
             raise MissingDataError(f"{error}; if the data of {run.folder} is elsewhere now, say --data.root") from error
         same_data(run.folder, data)
         try:
-            load_weights(recipe, run.folder, network)
-        except (ValueError, RuntimeError) as error:
+            with input_errors():
+                load_weights(recipe, run.folder, network)
+        except RuntimeError as error:
             raise InputError(f"{run.folder}: {error}") from error
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return Trained(recipe, data, network.to(device).eval(), device, run)
