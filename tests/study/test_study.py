@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import trees
 from calibrant import stats, study
 from calibrant.cli import main
 from calibrant.cli.train import read_recipe
@@ -130,8 +132,6 @@ def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
 
 
 def test_significance_is_paired_over_all_seeds(here: Path) -> None:
-    import torch
-
     from calibrant import functional as cal
 
     assert compare("--losses", "ce", "fl", "--seeds", "2", "--epochs", "6") == 0
@@ -143,6 +143,27 @@ def test_significance_is_paired_over_all_seeds(here: Path) -> None:
     assert summary["differences"]["ece"]["difference"] == pytest.approx(expected.difference, rel=1e-6)
     assert summary["p_values"]["ece"] == pytest.approx(expected.p_value, abs=0.05)
     assert float(cal.ece(a, target)) - float(cal.ece(b, target)) == pytest.approx(expected.difference)
+
+
+@pytest.mark.slow
+def test_segmented_images_at_once_with_readers_of_their_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    trees.voc(here, {"train": 4, "val": 3, "test": 5}, name="camvid")
+    command = ["compare", "camvid-deeplabv3", "--losses", "ce", "fl", "--seeds", "2", "--epochs", "1", "--jobs", "2"]
+    small = ["--data.root", ".", "--data.size", "32", "--data.workers", "1", "--batch_size", "2", "--data.stride", "2"]
+    assert main([*command, *small, "--quiet", "--out", "study"]) == 0
+    header = (here / "study/table.md").read_text().splitlines()[2]
+    assert header.startswith("| method | accuracy, % | mIoU, % | ECE, % | ECE per image, % |")
+    assert header.endswith("| p (ECE) |")
+    summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
+    both = [[open_predictions(here / f"study/{m}-seed{s}").load() for s in (0, 1)] for m in ("ce", "fl")]
+    a, b = (torch.cat([logits for logits, _ in runs]) for runs in both)
+    expected = stats.compare(a, b, torch.cat([y for _, y in both[0]]), "ece")  # which resamples images
+    assert a.dim() == 4
+    assert summary["differences"]["ece"] == pytest.approx(
+        {"difference": expected.difference, "low": expected.low, "high": expected.high}, rel=1e-6
+    )
+    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value)
 
 
 def test_other_calibrators(here: Path, capsys) -> None:

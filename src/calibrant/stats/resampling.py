@@ -329,8 +329,8 @@ def _track(items: range, *, progress: bool) -> Any:
     return require("rich.progress", "a progress bar").track(items, "resampling", transient=True) if progress else items
 
 
-def _images(batch: Batch) -> Tensor | None:
-    """Number of the image that each kept pixel belongs to, counting only images that have one."""
+def image_numbers(batch: Batch) -> Tensor | None:
+    """Number of the image that each kept pixel belongs to, counting only images that have one; None of samples."""
     if batch.kept.dim() == 1:
         return None
     numbers: Tensor = torch.unique(batch.kept.nonzero()[:, 0], return_inverse=True)[1]
@@ -339,7 +339,7 @@ def _images(batch: Batch) -> Tensor | None:
 
 def _on_bins(batch: Batch, measure: Callable[[BinStatistics], Tensor], num_bins: int = 15) -> _Counts:
     """A measure of bins of equal width: a sample is right or wrong, in one of the bins."""
-    return counts_on_bins(top_label(batch), measure, num_bins, _images(batch))
+    return counts_on_bins(top_label(batch), measure, num_bins, image_numbers(batch))
 
 
 def counts_on_bins(
@@ -371,7 +371,7 @@ def _on_cells(batch: Batch, measure: Callable[[Cells], Tensor]) -> _Counts:
         by_cell = counts.view(len(counts), size, 2)
         return measure(Cells(cells.confidence, by_cell.sum(-1), by_cell[..., 1]))
 
-    return _Counts(kind, _images(batch), 2 * size, of_counts)
+    return _Counts(kind, image_numbers(batch), 2 * size, of_counts)
 
 
 def _ece(batch: Batch, num_bins: int = 15, norm: int = 1) -> _Counts:
@@ -398,11 +398,11 @@ def _sweep(batch: Batch, binning: on_cells.Binning = "mass", norm: int = 1) -> _
 
 
 def _score(score: Callable[..., Tensor]) -> Callable[[Batch], _Mean]:
-    return lambda batch: _Mean(scores.of_samples(score, batch), _images(batch))
+    return lambda batch: _Mean(scores.of_samples(score, batch), image_numbers(batch))
 
 
 def _top_k(batch: Batch, k: int = 5) -> _Mean:
-    return _Mean(scores.of_samples(lambda block, _: scores.rank(block) < k, batch), _images(batch))
+    return _Mean(scores.of_samples(lambda block, _: scores.rank(block) < k, batch), image_numbers(batch))
 
 
 #: Metrics that need no softmax for each resample.

@@ -98,16 +98,26 @@ def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> 
 
 
 def compare_outcomes(
-    a: Outcomes, b: Outcomes, *, num_bins: int = 15, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    a: Outcomes,
+    b: Outcomes,
+    *,
+    images: Tensor | None = None,
+    num_bins: int = 15,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> dict[str, Comparison]:
-    """:func:`calibrant.stats.compare` of ECE and accuracy, from the outcomes of the same samples under two models."""
+    """:func:`calibrant.stats.compare` of ECE and accuracy, from the outcomes of the same samples under two models.
+
+    With ``images``, the number of the image that each pixel belongs to, whole images are resampled.
+    """
     measures: dict[str, Callable[[BinStatistics], Tensor]] = {
         "ece": on_cells.calibration_error,
         "accuracy": lambda bins: bins.correct.sum(dim=-1) / bins.counts.sum(dim=-1),
     }
     result = {}
     for name, measure in measures.items():
-        routes = [counts_on_bins(outcomes, measure, num_bins) for outcomes in (a, b)]
+        routes = [counts_on_bins(outcomes, measure, num_bins, images) for outcomes in (a, b)]
         values = [float(measure(calibration.width_bins(outcomes, num_bins))) for outcomes in (a, b)]
         draws = draw_together(routes, np.random.default_rng(seed), resamples, progress=False)
         result[name] = comparison(values, draws, level)

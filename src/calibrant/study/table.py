@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from calibrant import stats
 from calibrant.audit import COLUMNS
@@ -41,7 +42,8 @@ class Summary:
         before: Values over seeds by measure.
         after: The same after temperature scaling.
         temperatures: One per seed.
-        p_values: Of ECE and accuracy, against the first method, by paired bootstrap of all seeds' test samples.
+        p_values: Of ECE and accuracy, against the first method, by paired bootstrap of all seeds' test samples
+            (of segmented images, whole images with the pixels that were kept).
         differences: The first method's ECE minus this one's, with interval.
     """
 
@@ -146,21 +148,25 @@ def _measures(cell: Cell, metrics: Mapping[str, Any], part: str, *, everything: 
 
 
 def _compare(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Paired bootstrap over the test samples of the seeds that both have."""
+    """Paired bootstrap over the test samples (or segmented images) of the seeds that both have."""
     seeds = {cell.seed: cell for cell in first}
     pairs = [(seeds[cell.seed], cell) for cell in other if cell.seed in seeds]
     if not pairs:
         return {}, {}
     parts: list[list[Outcomes]] = [[], []]
+    images: list[Tensor] = []
     for pair in pairs:
         loaded = [open_predictions(cell.folder).load() for cell in pair]
-        target = loaded[0][1]
-        if target.dim() > 1 or not torch.equal(target, loaded[1][1]):  # pixels of an image are not independent
+        if not torch.equal(loaded[0][1], loaded[1][1]):
             return {}, {}
-        for side, (logits, target) in zip(parts, loaded, strict=True):
-            side.append(top_label(check(logits, target)))
+        batches = [check(logits, target) for logits, target in loaded]
+        for side, batch in zip(parts, batches, strict=True):
+            side.append(top_label(batch))
+        numbers = stats.image_numbers(batches[0])
+        if numbers is not None:
+            images.append(numbers + (1 + images[-1].max() if images else 0))
     a, b = (Outcomes(torch.cat([o.confidence for o in side]), torch.cat([o.correct for o in side])) for side in parts)
-    found = stats.compare_outcomes(a, b)
+    found = stats.compare_outcomes(a, b, images=torch.cat(images) if images else None)
     differences = {name: {"difference": c.difference, "low": c.low, "high": c.high} for name, c in found.items()}
     return {name: c.p_value for name, c in found.items()}, differences
 
@@ -196,7 +202,8 @@ def _columns(rows: Sequence[Summary], metrics: Sequence[str]) -> list[_Column]:
     metrics = [name for name in metrics if all(name in row.before for row in rows)]
     before = [_Column(title(name), name) for name in metrics]
     after = [_Column(f"{title(name)}, post T", name, after=True) for name in metrics if name not in FIXED]
-    return [*before, _Column("T", "temperature"), *after, _Column("p (ECE)", "p")]
+    tested = [_Column("p (ECE)", "p")] if any(row.p_values for row in rows) else []
+    return [*before, _Column("T", "temperature"), *after, *tested]
 
 
 def _marks(rows: Sequence[Summary], columns: Sequence[_Column]) -> list[list[int]]:
