@@ -182,8 +182,8 @@ def _add_shift(runs: Sequence[dict[str, Any]]) -> None:
 def _shown(tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Measures that all runs have."""
     more = [name for name in tests[0] if name.startswith(("auroc:", "shift_"))]
-    dense = ["mean_iou", "image_ece"] if "image_ece" in tests[0] else []
-    return [name for name in (*SHOWN, *dense, *more) if all(name in test for test in tests)]
+    names = ("accuracy", "mean_iou", "ece", "image_ece", *SHOWN[2:]) if "image_ece" in tests[0] else SHOWN
+    return [name for name in (*names, *more) if all(name in test for test in tests)]
 
 
 def _content(
