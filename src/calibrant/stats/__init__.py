@@ -1,6 +1,6 @@
 """How sure one can be of a figure: intervals, comparisons, a test of calibration."""
 
-from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare, image_numbers
+from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare
 from calibrant.stats.streamed import ImageBins, bins_interval, compare_means, compare_outcomes, panel_intervals, panel_test
 from calibrant.stats.testing import CalibrationTest, auroc_interval, calibration_test, wilson
 
@@ -16,7 +16,6 @@ __all__ = [
     "compare",
     "compare_means",
     "compare_outcomes",
-    "image_numbers",
     "panel_intervals",
     "panel_test",
     "wilson",

@@ -18,6 +18,7 @@ from calibrant.metrics import debiased_ece, sweep_ece
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.posthoc import TemperatureScaling
 from calibrant.predictions import open_predictions
+from calibrant.stats.resampling import image_numbers
 from calibrant.study.grid import Cell
 from calibrant.tensors import check
 
@@ -162,7 +163,7 @@ def _compare(first: Sequence[Cell], other: Sequence[Cell]) -> tuple[dict[str, fl
         batches = [check(logits, target) for logits, target in loaded]
         for side, batch in zip(parts, batches, strict=True):
             side.append(top_label(batch))
-        numbers = stats.image_numbers(batches[0])
+        numbers = image_numbers(batches[0])
         if numbers is not None:
             images.append(numbers + (1 + images[-1].max() if images else 0))
     a, b = (Outcomes(torch.cat([o.confidence for o in side]), torch.cat([o.correct for o in side])) for side in parts)
