@@ -91,10 +91,10 @@ def test_of_nothing() -> None:
 
 @pytest.mark.slow
 def test_memory_is_constant_over_500_updates() -> None:
-    """Of (2, 21, 128, 128) logits each: 16 million pixels. The peak after 500 is that after 20."""
+    """Of (2, 21, 256, 256) logits each: 65 million pixels. The peak after 500 is that after 20."""
     panel = metrics.CalibrationPanel(21, ignore_index=255)
-    logits = 3 * torch.randn(2, 21, 128, 128)
-    target = torch.randint(21, (2, 128, 128))
+    logits = 3 * torch.randn(2, 21, 256, 256)
+    target = torch.randint(21, (2, 256, 256))
     target[:, :3] = 255
 
     def peak() -> int:

@@ -14,7 +14,7 @@ def test_cals_halves_the_calibration_error_of_cross_entropy(tmp_path: Path) -> N
     means = {}
     for loss in ("ce", "cals-alm"):
         tests = []
-        for seed in range(2):
+        for seed in range(3):
             recipe = read_recipe("digits-lt", ["--loss", loss, "--seed", str(seed)])
             assert (recipe.epochs, recipe.optimizer.name, recipe.optimizer.lr) == (60, "adam", 2e-3)
             tests.append(fit(recipe, tmp_path / f"{loss}{seed}", quiet=True).metrics["test"])
