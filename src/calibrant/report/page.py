@@ -20,8 +20,19 @@ from calibrant.stats import bins_interval, wilson
 if TYPE_CHECKING:
     from calibrant.train import Run
 
-#: Measures of the table; runs on segmented, unknown or corrupted images add theirs.
-SHOWN = ("accuracy", "ece", "adaptive_ece", "classwise_ece", "debiased_ece", "smooth_ece", "nll", "brier")
+#: Measures of the table, the second and the fourth of segmented images only; unknown or corrupted images add theirs.
+SHOWN = (
+    "accuracy",
+    "mean_iou",
+    "ece",
+    "image_ece",
+    "adaptive_ece",
+    "classwise_ece",
+    "debiased_ece",
+    "smooth_ece",
+    "nll",
+    "brier",
+)
 #: At most so many classes are shown by name.
 CLASSES = 200
 
@@ -182,8 +193,8 @@ def _add_shift(runs: Sequence[dict[str, Any]]) -> None:
 def _shown(tests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Measures that all runs have."""
     more = [name for name in tests[0] if name.startswith(("auroc:", "shift_"))]
-    names = ("accuracy", "mean_iou", "ece", "image_ece", *SHOWN[2:]) if "image_ece" in tests[0] else SHOWN
-    return [name for name in (*names, *more) if all(name in test for test in tests)]
+    names = [name for name in (*SHOWN, *more) if all(name in test for test in tests)]
+    return names if "image_ece" in names else [name for name in names if name != "mean_iou"]  # which is of segmented images
 
 
 def _content(
