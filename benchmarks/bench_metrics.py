@@ -17,8 +17,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 from torchmetrics.functional.classification.calibration_error import _binning_bucketize
 
-from calibrant import functional as cal
-from calibrant import metrics, stats
+from calibrant import functional as cal, metrics, stats
 from measuring import Step, arguments, environment, medians, peak_memory
 
 SHAPES = [(100_000, 1000), (50_000, 100)]
@@ -28,17 +27,18 @@ LIMITS = {
     ("ece", SHAPES[1]): 1.5,
     ("classwise_ece", SHAPES[0]): 6.0,
     ("classwise_ece", SHAPES[1]): 6.0,
-    ("CalibrationPanel", SHAPES[0]): 10.0,
-    ("CalibrationPanel", SHAPES[1]): 10.0,
+    ("Panel", SHAPES[0]): 10.0,
+    ("Panel", SHAPES[1]): 10.0,
 }
 MEMORY_LIMIT = 64.0
 BOOTSTRAP_LIMIT = 2.0
 
 
-def panel(logits: Tensor, target: Tensor) -> metrics.PanelResult:
-    measured = metrics.CalibrationPanel(logits.shape[1])
+def panel(logits: Tensor, target: Tensor) -> dict[str, float]:
+    measured = metrics.Panel(logits.shape[1])
     measured.update(logits, target)
-    return measured.compute()  # type: ignore[no-any-return]
+    result: metrics.PanelResult = measured.compute()
+    return result.values()
 
 
 def steps_for(logits: Tensor, target: Tensor) -> dict[str, Step]:
@@ -47,7 +47,7 @@ def steps_for(logits: Tensor, target: Tensor) -> dict[str, Step]:
     return {
         "softmax().max()": lambda: torch.softmax(logits, 1).max(1),
         **{f.__name__: (lambda f=f: f(logits, target)) for f in functions},
-        "CalibrationPanel": lambda: panel(logits, target),
+        "Panel": lambda: panel(logits, target),
         "torchmetrics, ECE": lambda: multiclass_calibration_error(logits, target, logits.shape[1], n_bins=15),
     }
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from calibrant.data import DataSet, Texts
+from calibrant.data import DataSet, Feed, Texts
 from calibrant.models import GPoolCNN, gpool_cnn
 from calibrant.train.batches import Batches
 from measuring import arguments, environment, turns
@@ -42,7 +42,7 @@ def some(batches: Batches, *, trim: bool) -> Iterator[tuple[Tensor, Tensor]]:
     indices = [own for own, _ in batches.indices()]
     order = indices if not trim else sorted(indices, key=lambda own: int(part.lengths[own].max()))
     for own in order[EVERY // 2 :: EVERY]:
-        yield part.padded(own, trim=trim), part.y[own]
+        yield part.padded(own, padding=GPoolCNN.padding_words if trim else None), part.y[own]
 
 
 def epoch(network: nn.Module, batches: Batches, *, trim: bool) -> float:
@@ -59,8 +59,8 @@ def main() -> None:
     options = arguments(__doc__, "texts.json", 3)
     torch.manual_seed(0)
     whole = data()
-    network = GPoolCNN(20, torch.randn(WORDS, 100))
-    batches = Batches(whole, whole.train, BATCH, train=True)
+    network = GPoolCNN(20, vectors=torch.randn(WORDS, 100))
+    batches = Batches(whole.train, BATCH, Feed(train=True))
     ours = gpool_cnn.running_maximum
 
     def with_maximum(maximum: Callable[[Tensor], Tensor], *, trim: bool = True) -> float:

@@ -19,9 +19,10 @@ from torch import nn
 
 from calibrant.data import DataSet, Images
 from calibrant.models import SmallCNN
+from calibrant.recipes import LossChoice, Optimizer, Recipe
+from calibrant.runs import RunFolder
 from calibrant.train.engine import Keeper, Module
 from calibrant.train.fit import build, make_trainer
-from calibrant.train.recipe import LossChoice, Optimizer, Recipe
 from measuring import arguments, environment, turns
 
 SAMPLES, HELD, BATCH, EPOCHS = 8000, 1000, 128, 3
@@ -57,9 +58,10 @@ def engine(whole: DataSet, loss: str) -> float:
     """Seconds per epoch of calibrant.train, checkpoints, history and metrics included."""
     recipe = Recipe(loss=LossChoice(loss), optimizer=Optimizer("adam", lr=1e-3), epochs=EPOCHS, batch_size=BATCH)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "checkpoints").mkdir()
+        run = RunFolder(folder)
+        run.write_recipe(recipe)
         module = Module(recipe, *build(recipe, whole), whole)
-        trainer = make_trainer(recipe, [Keeper(Path(folder), "last")], Path(folder))
+        trainer = make_trainer(recipe, [Keeper(run, "last")], Path(folder))
         start = time.perf_counter()
         trainer.fit(module)
         return (time.perf_counter() - start) / EPOCHS

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from calibrant.binning import bin_index, bin_statistics, equal_mass_edges, equal_width_edges
 

@@ -1,4 +1,4 @@
-"""The core needs torch, torchmetrics and numpy; what is missing beyond is named together with its cure."""
+"""What is not installed is not needed until it is used, and then named together with its cure."""
 
 import subprocess
 import sys
@@ -39,11 +39,19 @@ loss.observe(logits, target)
 loss.adapt()
 calibrant.stats.bootstrap("ece", logits, target, resamples=20)
 calibrant.posthoc.TemperatureScaling().fit(logits, target).transform(logits.detach())
-panel = calibrant.metrics.CalibrationPanel(num_classes=3)
+panel = calibrant.metrics.Panel(num_classes=3)
 panel.update(logits, target)
 panel.compute().to_dict()
 loaded = {name.split(".")[0] for name in sys.modules} & BLOCKED
 assert not loaded, loaded
+"""
+
+MODULES = """
+import torch
+import calibrant.metrics
+panel = calibrant.metrics.CalibrationPanel(num_classes=3)
+panel.update(torch.eye(3), torch.tensor([0, 1, 2]))
+assert panel.compute().accuracy == 1
 """
 
 MISSING = """
@@ -54,27 +62,42 @@ except ModuleNotFoundError as error:
 """
 
 
-def run(code: str) -> str:
-    blocked = BLOCKED.format(blocked=set(EXTRAS)) + f"BLOCKED = {set(EXTRAS)!r}\n"
+def run(code: str, without: set[str]) -> str:
+    blocked = BLOCKED.format(blocked=without) + f"BLOCKED = {without!r}\n"
     result = subprocess.run([sys.executable, "-c", blocked + code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def test_core_works_without_any_extra() -> None:
-    run(CORE)
+def test_the_core_works_with_torch_and_numpy_alone() -> None:
+    run(CORE, {*EXTRAS, "torchmetrics", "transformers"})
+
+
+def test_metrics_of_torchmetrics_need_no_extra() -> None:
+    extras = {package for package, extra in EXTRAS.items() if extra} - {"PIL"}  # which matplotlib brings
+    run(MODULES, {*extras, "transformers"})
 
 
 @pytest.mark.parametrize(
-    ("statement", "sentence"),
+    ("statement", "what", "package", "extra"),
     [
-        ("import calibrant.data; calibrant.data.digits()", "calibrant.data.digits needs sklearn, which"),
-        ("import calibrant.plots", "calibrant.plots needs matplotlib, which"),
+        ("import calibrant.data; calibrant.data.digits()", "calibrant.data.digits needs sklearn", "scikit-learn", ""),
+        ("import calibrant.plots", "calibrant.plots needs matplotlib", "matplotlib", ""),
+        ("import calibrant.train", "calibrant.train needs lightning", "lightning", "train"),
+        ("import calibrant.models as m; m.create('timm:x', 2)", "the model timm:x needs timm", "timm", "vision"),
     ],
 )
-def test_missing_extra_is_named_with_its_cure(statement: str, sentence: str) -> None:
-    printed = run(MISSING.format(statement=statement))
-    assert printed == f"{sentence} is not installed: pip install 'calibrant[train]'\n"
+def test_what_is_missing_is_named_with_its_cure(statement: str, what: str, package: str, extra: str) -> None:
+    more = f", or everything that calibrant's extra [{extra}] brings" if extra else ""
+    printed = run(MISSING.format(statement=statement), set(EXTRAS))
+    assert printed == f"{what}, which is not installed: pip install {package}{more}\n"
+
+
+def test_the_command_line_names_what_it_misses() -> None:
+    code = "from calibrant.cli import main\nsys.stderr = sys.stdout\nassert main(['list']) == 2"
+    assert run(code, {"rich"}) == "calibrant: the command line needs rich, which is not installed: pip install rich\n"
+    code = "from calibrant.cli import main\nsys.stderr = sys.stdout\nassert main(['train', 'digits', '--quiet']) == 2"
+    assert run(code, {"lightning"}).startswith("calibrant: calibrant.train needs lightning, which is not installed: pip ins")
 
 
 def test_a_broken_dependency_is_not_mistaken_for_a_missing_extra(tmp_path, monkeypatch) -> None:
@@ -84,13 +107,3 @@ def test_a_broken_dependency_is_not_mistaken_for_a_missing_extra(tmp_path, monke
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     with pytest.raises(ModuleNotFoundError, match="No module named 'something_that_timm_needs'"):
         require("timm", "this test")
-
-
-def test_every_extra_is_declared() -> None:
-    from importlib.metadata import requires
-
-    declared = " ".join(requires("calibrant") or [])
-    distributions = {"sklearn": "scikit-learn", "segmentation_models_pytorch": "segmentation-models-pytorch"}
-    for package, extra in EXTRAS.items():
-        name = distributions.get(package, package)
-        assert any(line.startswith(name) and f'extra == "{extra}"' in line for line in requires("calibrant") or []), declared

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant import data, metrics, posthoc
-from calibrant import functional as cal
+from calibrant import data, functional as cal, metrics, posthoc
 from calibrant.cli import main
-from calibrant.train import Run
+from calibrant.runs import Run
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +71,10 @@ def test_newsgroups_are_split_and_learned(articles: Path, tmp_path: Path) -> Non
         everything = np.concatenate([split[name] for name in split.files])
     assert sorted(everything.tolist()) == list(range(18_846))
     run = Run.load(tmp_path / "run")
-    assert run.metrics["test"]["samples"] == 1500
-    assert run.metrics["test"]["accuracy"] > 0.12  # of 20 groups, after some 140 steps
-    assert run.metrics["test"]["classes"][13]["name"] == "sci.med"
-    assert run.recipe["data"]["options"] == {"vocabulary": 20_000, "vectors": "glove.6B.100d.txt", "length": 100}
+    assert run.result.test.samples == 1500
+    assert run.result.test["accuracy"] > 0.12  # of 20 groups, after some 140 steps
+    assert run.result.test.classes[13].name == "sci.med"
+    assert run.recipe.data.options == {"vocabulary": 20_000, "vectors": "glove.6B.100d.txt", "length": 100}
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +87,11 @@ def camvid() -> Path:
 
 @pytest.mark.slow
 def test_camvid_is_read_and_its_recipe_runs(camvid: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = data.load("voc", path="camvid", root=camvid)
+    found = data.create("voc", path="camvid", root=camvid)
     assert (len(found.train), len(found.validation), len(found.test)) == (367, 101, 233)
     assert (found.num_classes, found.classes[0], found.classes[10]) == (11, "Sky", "Bicyclist")
     assert isinstance(found.test, data.Masks)
-    image, mask = found.test.read(0)
+    image, mask = found.test.read_one(0)
     assert (image.shape, mask.shape) == ((3, 180, 240), (180, 240))
     assert set(mask.unique().tolist()) <= {*range(11), 255}
     command = ["train", "camvid-deeplabv3", "--dry-run", "--data.root", str(camvid), "--data.limit", "16"]

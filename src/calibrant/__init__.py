@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 #: Imported when first used, so that ``calibrant --help`` does not wait for PyTorch.
-_PARTS = ("data", "functional", "losses", "metrics", "models", "plots", "posthoc", "predictions", "stats")
+_PARTS = (
+    *("audit", "data", "evaluation", "functional", "losses", "metrics", "models", "plots", "posthoc", "predictions"),
+    *("recipes", "report", "runs", "stats", "study", "train"),
+)
 
 __all__ = ["__version__"]
 __version__ = version("calibrant")

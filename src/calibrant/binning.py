@@ -1,4 +1,4 @@
-"""The one rule that puts confidences into bins.
+"""The one rule that puts confidences into bins, and the only sums over bins.
 
 A bin is ``(lower, upper]``; the first also holds what lies at or below its lower edge, the last what lies above its upper
 one. Bins are therefore given by their ``M - 1`` inner edges, and every confidence belongs to exactly one bin.
@@ -27,6 +27,29 @@ class BinStatistics(NamedTuple):
     counts: Tensor
     confidence: Tensor
     correct: Tensor
+
+    @classmethod
+    def zeros(cls, *shape: int, device: torch.device | None = None) -> "BinStatistics":
+        """Empty bins."""
+        counts, correct = (torch.zeros(shape, dtype=torch.int64, device=device) for _ in range(2))
+        return cls(counts, torch.zeros(shape, dtype=torch.float64, device=device), correct)
+
+    def add_(self, other: "BinStatistics") -> None:
+        """Add the sums of other samples, in place."""
+        for own, part in zip(self, other, strict=True):
+            own.add_(part)
+
+    def view(self, *shape: int) -> "BinStatistics":
+        """The same sums in another shape."""
+        return BinStatistics(*(part.view(shape) for part in self))
+
+    def double(self) -> "BinStatistics":
+        """All three in float64, on the CPU."""
+        return BinStatistics(*(part.cpu().double() for part in self))
+
+    def pooled(self, dim: int = 0) -> "BinStatistics":
+        """Summed over a dimension in front, such as that of the classes."""
+        return BinStatistics(*(part.sum(dim=dim) for part in self))
 
     def means(self) -> tuple[Tensor, Tensor]:
         """Mean confidence and accuracy of each bin, float64, 0 where it is empty."""
@@ -68,15 +91,23 @@ def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
     return torch.bucketize(confidence, edges)
 
 
+def width_index(confidence: Tensor, num_bins: int) -> Tensor:
+    """Index of the bin of equal width of each confidence."""
+    return bin_index(confidence.double(), equal_width_edges(num_bins).to(confidence.device))
+
+
 def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinStatistics:
     """Sums of the bins given by inner ``edges`` (in the type of ``confidence``)."""
-    index = bin_index(confidence, edges)
-    bins = len(edges) + 1
+    return sums_by(bin_index(confidence, edges), len(edges) + 1, confidence, correct)
+
+
+def sums_by(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> BinStatistics:
+    """Sums over samples by the number of their bin, from 0 to ``size`` - 1."""
     return BinStatistics(
-        counts=torch.bincount(index, minlength=bins),
+        counts=torch.bincount(index, minlength=size),
         # Not bincount with weights: of no samples at all it makes integers, which other processes cannot add to theirs.
-        confidence=confidence.new_zeros(bins, dtype=torch.float64).index_add_(0, index, confidence.double()),
-        correct=torch.bincount(index[correct], minlength=bins),
+        confidence=confidence.new_zeros(size, dtype=torch.float64).index_add_(0, index, confidence.double()),
+        correct=torch.bincount(index[correct], minlength=size),
     )
 
 

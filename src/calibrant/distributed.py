@@ -1,8 +1,7 @@
 """Sums over the processes of a ``torch.distributed`` job; without one, the identity."""
 
 import torch
-from torch import Tensor
-from torch import distributed as dist
+from torch import Tensor, distributed as dist
 
 
 def sum_over_processes(tensor: Tensor, device: torch.device | None = None) -> Tensor:

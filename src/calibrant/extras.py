@@ -3,22 +3,30 @@
 import importlib
 from types import ModuleType
 
-#: The extra of calibrant that brings each package, by the name it is imported under.
+#: The extra of calibrant that brings each package, by the name it is imported under; empty for those of the core.
 EXTRAS = {
-    "jinja2": "train",
-    "jsonargparse": "train",
+    "PIL": "vision",
+    "jinja2": "",
+    "jsonargparse": "",
     "lightning": "train",
-    "matplotlib": "train",
-    "plotly": "train",
-    "pyarrow": "train",
+    "matplotlib": "",
+    "plotly": "",
+    "pyarrow": "",
     "ray": "ray",
-    "rich": "train",
-    "safetensors": "train",
+    "rich": "",
+    "safetensors": "",
     "segmentation_models_pytorch": "vision",
-    "sklearn": "train",
+    "sklearn": "",
     "timm": "vision",
     "torchvision": "vision",
-    "transformers": "hf",
+    "yaml": "",
+}
+#: Names that packages are installed under, where these are not the ones they are imported under.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "segmentation_models_pytorch": "segmentation-models-pytorch",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
 }
 
 
@@ -35,6 +43,7 @@ def require(module: str, purpose: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != package:
             raise  # the package is there, but something it needs is not
-        raise ModuleNotFoundError(
-            f"{purpose} needs {package}, which is not installed: pip install 'calibrant[{EXTRAS[package]}]'", name=package
-        ) from None
+        extra = EXTRAS.get(package, "")
+        more = f", or everything that calibrant's extra [{extra}] brings" if extra else ""
+        cure = f"pip install {DISTRIBUTIONS.get(package, package)}{more}"
+        raise ModuleNotFoundError(f"{purpose} needs {package}, which is not installed: {cure}", name=package) from None

@@ -1,72 +1,58 @@
-"""Every pure function of the package, in one place."""
+"""Every pure function of the package, in one place.
 
-from calibrant.losses.adafocal import adafocal_loss, calfocal_loss
-from calibrant.losses.brier import brier_loss
-from calibrant.losses.cals import cals_alm_loss, cals_hr_loss
-from calibrant.losses.confidence_penalty import confidence_penalty_loss
-from calibrant.losses.cpc import cpc_loss
-from calibrant.losses.cross_entropy import cross_entropy_loss
-from calibrant.losses.focal import focal_loss, focal_sd_loss
-from calibrant.losses.label_smoothing import label_smoothing_loss
-from calibrant.losses.margin import margin_loss
-from calibrant.losses.mmce import mmce_loss
-from calibrant.metrics import (
-    accuracy,
-    adaptive_ece,
-    aurc,
-    brier_score,
-    brier_split,
-    classwise_ece,
-    debiased_ece,
-    ece,
-    mce,
-    mean_iou,
-    nll,
-    ood_aupr,
-    ood_auroc,
-    ood_fpr95,
-    overconfidence,
-    per_image,
-    smooth_ece,
-    sweep_ece,
-    top_k_accuracy,
-    underconfidence,
-)
+Those of the measures come from the table :data:`calibrant.metrics.MEASURES`, those of the losses, which end in ``_loss``,
+from the modules of :data:`calibrant.losses.METHODS`.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from calibrant.losses import METHODS
+from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image
 from calibrant.tensors import from_probs
 
+if TYPE_CHECKING:  # what type checkers and editors see of the functions that are collected below
+    from calibrant.losses.adafocal import adafocal_loss as adafocal_loss, calfocal_loss as calfocal_loss
+    from calibrant.losses.brier import brier_loss as brier_loss
+    from calibrant.losses.cals import cals_alm_loss as cals_alm_loss, cals_hr_loss as cals_hr_loss
+    from calibrant.losses.confidence_penalty import confidence_penalty_loss as confidence_penalty_loss
+    from calibrant.losses.cpc import cpc_loss as cpc_loss
+    from calibrant.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
+    from calibrant.losses.focal import focal_loss as focal_loss, focal_sd_loss as focal_sd_loss
+    from calibrant.losses.label_smoothing import label_smoothing_loss as label_smoothing_loss
+    from calibrant.losses.margin import margin_loss as margin_loss
+    from calibrant.losses.mmce import mmce_loss as mmce_loss
+    from calibrant.metrics import (
+        accuracy as accuracy,
+        adaptive_ece as adaptive_ece,
+        aurc as aurc,
+        brier_score as brier_score,
+        classwise_ece as classwise_ece,
+        coverage_at_risk as coverage_at_risk,
+        debiased_ece as debiased_ece,
+        ece as ece,
+        mce as mce,
+        mean_iou as mean_iou,
+        nll as nll,
+        overconfidence as overconfidence,
+        smooth_ece as smooth_ece,
+        sweep_ece as sweep_ece,
+        top_k_accuracy as top_k_accuracy,
+        underconfidence as underconfidence,
+    )
+
+globals().update(FUNCTIONS)
+for _module in {method.path.partition(":")[0] for method in METHODS.values()}:
+    _found = importlib.import_module(_module)
+    globals().update({name: item for name, item in vars(_found).items() if name.endswith("_loss") and name[0] != "_"})
+
 __all__ = [
-    "accuracy",
-    "adafocal_loss",
-    "adaptive_ece",
-    "aurc",
-    "brier_loss",
-    "brier_score",
     "brier_split",
-    "calfocal_loss",
-    "cals_alm_loss",
-    "cals_hr_loss",
-    "classwise_ece",
-    "confidence_penalty_loss",
-    "cpc_loss",
-    "cross_entropy_loss",
-    "debiased_ece",
-    "ece",
-    "focal_loss",
-    "focal_sd_loss",
     "from_probs",
-    "label_smoothing_loss",
-    "margin_loss",
-    "mce",
-    "mean_iou",
-    "mmce_loss",
-    "nll",
     "ood_aupr",
     "ood_auroc",
     "ood_fpr95",
-    "overconfidence",
     "per_image",
-    "smooth_ece",
-    "sweep_ece",
-    "top_k_accuracy",
-    "underconfidence",
+    *FUNCTIONS,
+    *sorted(name for name in globals() if name.endswith("_loss")),
 ]

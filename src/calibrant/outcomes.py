@@ -1,4 +1,4 @@
-"""From logits to what calibration is measured on: how sure each prediction was, and whether it was right."""
+"""From logits to what calibration is measured on: how confident each prediction was, and whether it was right."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.tensors import Batch, Block
+from calibrant.tensors import Block, Samples
 
 
 class Softmax(NamedTuple):
@@ -30,11 +30,18 @@ class Outcomes(NamedTuple):
     correct: Tensor
 
 
-def softmax(block: Block) -> Softmax:
-    """The undivided softmax of a block."""
-    largest = block.logits.amax(dim=1, keepdim=True)
+def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
+    """The undivided softmax of a block; ``largest`` may pass on the largest logits where they are known already.
+
+    Raises:
+        ValueError: If logits that are kept have no softmax.
+    """
+    if largest is None:
+        largest = block.logits.amax(dim=1, keepdim=True)
     exponentials = (block.logits - largest).exp_()
-    return Softmax(largest, exponentials, exponentials.sum(dim=1, keepdim=True))
+    total = exponentials.sum(dim=1, keepdim=True)
+    _check(block, total)
+    return Softmax(largest, exponentials, total)
 
 
 def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
@@ -52,29 +59,27 @@ def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def top_label(batch: Batch) -> Outcomes:
-    """Outcomes of all samples of a batch, in their order."""
+def top_label(samples: Samples) -> Outcomes:
+    """Outcomes of all samples, in their order."""
     confidences, rights = [], []
-    for block in tensors.blocks(batch):
+    for block in tensors.blocks(samples):
         largest, _, total = softmax(block)
-        confidence, right = 1 / total.squeeze(1), correct(block, largest, total)
-        check_softmax(block, total)
-        confidences.append(block.pick(confidence))
-        rights.append(block.pick(right))
-    logits = batch.logits
+        confidences.append(block.pick(1 / total.squeeze(1)))
+        rights.append(block.pick(correct(block, largest, total)))
+    logits = samples.logits
     none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
     found = Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
-    # What follows is counted in float64, which this device does not know.
+    # What follows is counted in float64, which this device does not have.
     return Outcomes(*(part.cpu() for part in found)) if logits.device.type == "mps" else found
 
 
-def check_softmax(block: Block, total: Tensor) -> None:
-    """Refuse logits that have no softmax: NaN, +infinite, or all of them -infinite (one of them may be: probability 0)."""
+def _check(block: Block, total: Tensor) -> None:
+    """Refuse NaN, +infinity, and rows of -infinity alone (a single -infinity is a probability of 0)."""
     wrong = total.squeeze(1).isnan() & block.kept
     if wrong.any():
         first = block.logits.movedim(1, -1)[wrong][0]
         raise ValueError(
-            f"logits must have a softmax, but {int(wrong.sum())} of {wrong.numel()} samples looked at have none: "
+            f"logits must have a softmax, but {int(wrong.sum())} of the {wrong.numel()} samples checked so far have none: "
             f"{int(first.isnan().sum())} of the first one's {len(first)} logits are NaN, {int(first.isposinf().sum())} are "
-            "+infinite; find such samples with logits.softmax(1).isnan().any(1)"
+            "+infinity; find them with logits.softmax(1).isnan().any(1)"
         )

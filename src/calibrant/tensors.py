@@ -14,8 +14,8 @@ from torch import Tensor
 Reduction = Literal["mean", "sum", "none"]
 
 
-class Batch(NamedTuple):
-    """Checked logits and labels.
+class Samples(NamedTuple):
+    """Checked logits and labels of samples or pixels.
 
     Attributes:
         logits: ``(N, K, *spatial)``, at least float32.
@@ -29,11 +29,11 @@ class Batch(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A part of a batch that is worked on at once.
+    """Some samples that are worked on at once.
 
     Attributes:
         logits: ``(n, K)`` or ``(n, K, pixels)``, at least float32.
-        target: ``(n,)`` or ``(n, pixels)``, as in :class:`Batch`.
+        target: ``(n,)`` or ``(n, pixels)``, as in :class:`Samples`.
         kept: False at ignored places.
         places: Where the flattened ``kept`` is True, or None if it is everywhere.
     """
@@ -48,37 +48,32 @@ class Block(NamedTuple):
         return values.flatten() if self.places is None else values.flatten()[self.places]
 
 
-def batch(
+def for_training(
     logits: Tensor,
     target: Tensor,
     ignore_index: int = -100,
     *,
     num_classes: int | None = None,
     finite: bool = False,
-) -> Batch:
-    """Check ``logits`` and ``target`` and bring them into the form of :class:`Batch`, for training and observing.
+) -> Samples:
+    """Check ``logits`` and ``target`` for a loss, which computes in at least float32.
 
     Values can only be checked by waiting for the device, so labels are looked at on the CPU, and everywhere when ``finite``
     is set, which also refuses logits that are not finite.
     """
-    checked = check(logits, target, ignore_index, num_classes=num_classes, labels=finite)
+    samples = _checked(logits, target, ignore_index, num_classes, labels=finite)
     if finite:
-        _check_finite(*checked[::2])
-    return checked._replace(logits=_at_least_single(checked.logits))
+        _check_finite(samples.logits, samples.kept)
+    return samples._replace(logits=_at_least_single(samples.logits))
 
 
-def check(
-    logits: Tensor,
-    target: Tensor,
-    ignore_index: int = -100,
-    *,
-    num_classes: int | None = None,
-    labels: bool = True,
-) -> Batch:
-    """Check ``logits`` and ``target``, leaving the type of the logits as it is.
+def for_measuring(logits: Tensor, target: Tensor, ignore_index: int = -100, *, num_classes: int | None = None) -> Samples:
+    """Check ``logits`` and ``target``, all labels included, for a metric; logits keep their type."""
+    return _checked(logits, target, ignore_index, num_classes, labels=True)
 
-    Shapes and types are always checked, labels if ``labels`` is set or they are on the CPU.
-    """
+
+def _checked(logits: Tensor, target: Tensor, ignore_index: int, num_classes: int | None, *, labels: bool) -> Samples:
+    """Shapes and types are always checked, labels if ``labels`` is set or they are on the CPU."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         raise TypeError(f"logits must be a floating point tensor, got {_describe(logits)}; pass the network's raw outputs")
     if not isinstance(target, Tensor) or target.dtype is torch.bool or target.is_floating_point() or target.is_complex():
@@ -112,27 +107,27 @@ def check(
     target = torch.where(kept, target, 0)
     if target.numel() and (labels or target.is_cpu) and not torch.compiler.is_compiling():
         _check_labels(target, classes)
-    return Batch(logits, target, kept)
+    return Samples(logits, target, kept)
 
 
-def blocks(batch: Batch) -> Iterator[Block]:
-    """Cut a batch into parts of ``(n, K)`` or ``(n, K, pixels)`` logits that are worked on without leaving the cache.
+def blocks(samples: Samples) -> Iterator[Block]:
+    """Cut samples into parts of ``(n, K)`` or ``(n, K, pixels)`` logits that are worked on without leaving the cache.
 
     Accelerators get large parts instead, for which starting the work is the cost. Logits are at least float32 in each part.
     """
-    logits = batch.logits
+    logits = samples.logits
     size, classes = logits.shape[:2]
     most = 2**20 if logits.is_cpu else 2**24
     pixels = logits.shape[2:].numel()
     whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
-    everything = bool(batch.kept.all())
+    everything = bool(samples.kept.all())
 
     def block(logits: Tensor, target: Tensor, kept: Tensor) -> Block:
         places = None if everything else kept.flatten().nonzero().squeeze(1)
         return Block(_at_least_single(logits), target, kept, places)
 
     for start in range(0, size, whole):
-        images, target, kept = (part[start : start + whole] for part in batch)
+        images, target, kept = (part[start : start + whole] for part in samples)
         if logits.dim() == 2:
             yield block(images, target, kept)
             continue

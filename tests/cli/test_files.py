@@ -14,11 +14,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from calibrant import functional as cal
-from calibrant import posthoc, stats
+from calibrant import functional as cal, posthoc, stats
 from calibrant.cli import COMMANDS, main
 from calibrant.predictions import open_predictions
 
@@ -55,8 +53,9 @@ def save(path: str, seed: int = 0, **more: np.ndarray) -> tuple[np.ndarray, np.n
 
 def test_evaluate_tells_what_the_functions_tell(here: Path, capsys) -> None:
     logits, target = save("p.npz", classes=np.array(["ant", "bee", "cat", "<script>"]))
-    assert run("evaluate", "p.npz", "--figure", "f.png", "--report", "r.html", resamples=1000) == 0
-    found = json.loads((here / "metrics.json").read_text())["files"][0]
+    files = ["--output", "m.json", "--figure", "f.png", "--report", "r.html"]
+    assert run("evaluate", "p.npz", *files, resamples=1000) == 0
+    found = json.loads((here / "m.json").read_text())["files"][0]
     z, y = torch.from_numpy(logits), torch.from_numpy(target)
     for name, key in (("accuracy", "accuracy"), ("nll", "nll"), ("brier_score", "brier"), ("ece", "ece"), ("mce", "mce")):
         assert found[key] == pytest.approx(float(getattr(cal, name)(z, y)), rel=1e-6), name
@@ -70,7 +69,7 @@ def test_evaluate_tells_what_the_functions_tell(here: Path, capsys) -> None:
     assert found["calibration_test"]["p_value"] == pytest.approx(stats.calibration_test(z, y).p_value, abs=0.01)
     text = capsys.readouterr().out
     assert f"{100 * found['ece']:.2f} [{100 * found['intervals']['ece']['low']:.2f}, " in text
-    assert "it is overconfident. Chance does not explain this (p < 0.001)." in text
+    assert "the model is overconfident. Chance does not explain that (p < 0.001)." in text
     assert (here / "f.png").read_bytes()[:4] == b"\x89PNG"
     page = (here / "r.html").read_text()
     assert "\\u003cscript>" in page  # in the page's data, as text; tests/report opens it in a browser
@@ -114,21 +113,21 @@ def test_every_format_gives_the_same(here: Path, kind: str) -> None:
 def test_several_files_are_compared_sample_by_sample(here: Path, capsys) -> None:
     logits, target = save("a.npz")
     np.savez("b.npz", logits=logits / 2, target=target)
-    assert run("evaluate", "a.npz", "b.npz", resamples=1000) == 0
-    content = json.loads((here / "metrics.json").read_text())
+    assert run("evaluate", "a.npz", "b.npz", "--output", "m.json", resamples=1000) == 0
+    content = json.loads((here / "m.json").read_text())
     z, y = torch.from_numpy(logits), torch.from_numpy(target)
-    found, exact = content["comparisons"][0]["measures"], stats.compare(z, z / 2, y, "ece")
+    found, exact = content["comparisons"][0]["measures"], stats.compare("ece", z, z / 2, y)
     assert found["ece"]["difference"] == pytest.approx(exact.difference, rel=1e-6)
     assert found["ece"]["low"] == pytest.approx(exact.low, abs=0.01)
     assert found["ece"]["p_value"] < 0.05
-    nll = stats.compare(z, z / 2, y, "nll")
+    nll = stats.compare("nll", z, z / 2, y)
     assert found["nll"]["difference"] == pytest.approx(nll.difference, rel=1e-4)
     assert found["nll"]["low"] == pytest.approx(nll.low, abs=0.02)
     assert found["accuracy"]["difference"] == 0
     assert found["accuracy"]["p_value"] == 1
     assert "a - b" in capsys.readouterr().out
     np.savez("c.npz", logits=logits, target=(target + 1) % K)
-    assert run("evaluate", "a.npz", "c.npz", "--force") == 2
+    assert run("evaluate", "a.npz", "c.npz") == 2
     assert "have different labels" in capsys.readouterr().err
 
 
@@ -138,8 +137,8 @@ def test_dense_predictions_are_resampled_by_image(here: Path) -> None:
     target = (logits / 2 + random.gumbel(size=logits.shape)).argmax(1)
     target[:, :2] = 255
     np.savez("d.npz", logits=logits, target=target)
-    assert run("evaluate", "d.npz", "--ignore-index", "255", resamples=1000) == 0
-    found = json.loads((here / "metrics.json").read_text())["files"][0]
+    assert run("evaluate", "d.npz", "--ignore-index", "255", "--output", "m.json", resamples=1000) == 0
+    found = json.loads((here / "m.json").read_text())["files"][0]
     exact = stats.bootstrap("ece", torch.from_numpy(logits), torch.from_numpy(target), ignore_index=255)
     assert found["samples"] == 12 * 7 * 8
     assert found["ece"] == pytest.approx(exact.value, rel=1e-6)
@@ -151,8 +150,8 @@ def test_dense_predictions_are_resampled_by_image(here: Path) -> None:
 def test_head_medium_and_tail(here: Path, capsys) -> None:
     save("p.npz")
     Path("counts.csv").write_text("class,count\n0,500\n1,50\n2,50\n3,5\n")
-    assert run("evaluate", "p.npz", "--counts", "counts.csv") == 0
-    groups = json.loads((here / "metrics.json").read_text())["files"][0]["groups"]
+    assert run("evaluate", "p.npz", "--counts", "counts.csv", "--output", "m.json") == 0
+    groups = json.loads((here / "m.json").read_text())["files"][0]["groups"]
     assert list(groups) == ["head", "medium", "tail"]
     logits, target = data()
     head = target == 0
@@ -161,7 +160,7 @@ def test_head_medium_and_tail(here: Path, capsys) -> None:
     )
     assert "head (" in capsys.readouterr().out
     Path("counts.csv").write_text("1\n2\n")
-    assert run("evaluate", "p.npz", "--counts", "counts.csv", "--force") == 2
+    assert run("evaluate", "p.npz", "--counts", "counts.csv") == 2
     assert "has 2 counts, but there are 4 classes" in capsys.readouterr().err
 
 
@@ -185,8 +184,8 @@ def test_calibrate_and_apply(here: Path, capsys) -> None:
         np.testing.assert_allclose(new["logits"], fitted.transform(logits), rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(probs["probs"], fitted.predict_proba(logits), rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(new["target"], target)
-    assert run("evaluate", "new.npz") == 0
-    assert json.loads((here / "metrics.json").read_text())["files"][0]["ece"] == pytest.approx(expected, rel=1e-5)
+    assert run("evaluate", "new.npz", "--output", "m.json") == 0
+    assert json.loads((here / "m.json").read_text())["files"][0]["ece"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_auto_says_why(here: Path, capsys) -> None:
@@ -236,7 +235,6 @@ def test_nothing_is_overwritten_without_force(here: Path, capsys) -> None:
     save("v.npz")
     save("t.npz", seed=1)
     for command in (
-        ["evaluate", "t.npz", "--figure", "f.svg", "--report", "r.html"],
         ["calibrate", "v.npz", "t.npz"],
         ["apply", "calibrator", "t.npz", "-o", "out.npz"],
     ):
@@ -244,10 +242,52 @@ def test_nothing_is_overwritten_without_force(here: Path, capsys) -> None:
         before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
         capsys.readouterr()
         assert run(*command) == 2
-        assert "exists already" in capsys.readouterr().err
+        assert "already exists; choose another name, or pass --force to replace it" in capsys.readouterr().err
         assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
         assert run(*command, "--force") == 0
     assert not list(here.rglob(".*")), "temporary files are left"
+
+
+def test_evaluate_writes_what_is_named_and_replaces_it(here: Path, capsys) -> None:
+    save("t.npz", seed=1)
+    assert run("evaluate", "t.npz") == 0
+    assert "wrote" not in capsys.readouterr().out
+    assert [path.name for path in here.iterdir()] == ["t.npz"]
+    command = ["evaluate", "t.npz", "--output", "new/m.json", "--figure", "f.svg", "--report", "r.html"]
+    assert run(*command) == 0
+    names = ("new/m.json", "f.svg", "r.html")
+    text = capsys.readouterr().out
+    assert all(f"wrote {name}\n" in text for name in names)
+    before = json.loads((here / "new/m.json").read_text())
+    for name in names:
+        (here / name).write_text("of yesterday")
+    assert run(*command) == 0
+    assert json.loads((here / "new/m.json").read_text()) == before
+    assert (here / "f.svg").read_text().startswith("<?xml")
+    assert (here / "r.html").read_text().startswith("<!doctype html>")
+    assert not list(here.rglob(".*")), "temporary files are left"
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--output", "run/metrics.json"),
+        ("--output", "run/predictions/mine.json"),
+        ("--report", "run/history.csv"),
+        ("--figure", "run/ood-noise.png"),
+    ],
+)
+def test_files_of_a_run_are_refused(here: Path, capsys, monkeypatch: pytest.MonkeyPatch, option: str, name: str) -> None:
+    (here / "run" / "predictions").mkdir(parents=True)
+    save("run/predictions/test.npz")
+    (here / "run" / "recipe.yaml").write_text("epochs: 1\n")
+    assert run("evaluate", "run", option, name) == 2
+    assert f"{name} belongs to a run; choose another name" in sentence(capsys)
+    monkeypatch.chdir((here / name).parent)  # by another name of the same file
+    assert run("evaluate", str(here / "run"), option, Path(name).name) == 2
+    assert "belongs to a run" in sentence(capsys)
+    assert not (here / name).exists()
+    assert run("evaluate", str(here / "run"), "--output", str(here / "run/mine.json")) == 0  # which no run ever writes
 
 
 # Bad input
@@ -269,7 +309,10 @@ BAD = {
     "both": ({"logits": Z, "probs": Z, "target": Y}, "has several arrays of scores (logits, probs)"),
     "no labels": ({"logits": Z}, "has no labels"),
     "objects": ({"logits": Z.astype(object), "target": Y}, "logits holds Python objects, which are never"),
-    "NaN": ({"logits": np.where(ROW[:, None] == 17, np.nan, Z), "target": Y}, "row 17: has a score that is not a number"),
+    "NaN": (
+        {"logits": np.where(ROW[:, None] == 17, np.nan, Z), "target": Y},
+        "row 17: has a score that is not a finite number",
+    ),
     "label": ({"logits": Z, "target": np.where(ROW == 5, 9, Y)}, "row 5: has label 9, but there are 4 classes (0..3)"),
     "half a label": ({"logits": Z, "target": Y + 0.5}, "row 0: has a label that is not a whole number"),
     "one class": ({"logits": Z[:, :1], "target": Y}, "with K at least 2"),
@@ -286,17 +329,17 @@ def test_bad_files_get_one_sentence(here: Path, capsys, name: str) -> None:
     arrays, message = BAD[name]
     if arrays:
         np.savez("p.npz", **arrays)
-    assert run("evaluate", "p.npz") == 2
+    assert run("evaluate", "p.npz", "--output", "m.json") == 2
     text = sentence(capsys)
     assert "p.npz" in text
     assert message in text
-    assert not (here / "metrics.json").exists()
+    assert not (here / "m.json").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b,label\n1,2,0\n", "its columns may hold logits or probabilities; say --logits or --probs"),
+        ("a,b,label\n1,2,0\n", "its columns may hold logits or probabilities; pass --logits or --probs"),
         ("logit_a,label\n1,0\n", "needs a column for each of at least 2 classes"),
         ("logit_a,logit_b,label\n1,2,0\n3,,1\n", "row 1: column 'logit_b' is empty there"),
         ("logit_a,logit_b,label\n1,2,0\n3,x,1\n", "conversion error to double: invalid value 'x'"),
@@ -310,9 +353,9 @@ def test_bad_files_get_one_sentence(here: Path, capsys, name: str) -> None:
 )
 def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str) -> None:
     Path("p.csv").write_text(text)
-    assert run("evaluate", "p.csv") == 2
+    assert run("evaluate", "p.csv", "--output", "m.json") == 2
     assert message in sentence(capsys)
-    assert not (here / "metrics.json").exists()
+    assert not (here / "m.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -326,7 +369,7 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
         (["evaluate", "p.npz", "--scores", "zebra"], "has no array 'zebra'"),
         (["evaluate", "p.txt"], "does not exist"),
         (["evaluate", "."], "is not a run folder"),
-        (["calibrate", "p.npz", "p.npz", "--method", "zebra"], "--method zebra is not known; choose from temperature"),
+        (["calibrate", "p.npz", "p.npz", "--method", "zebra"], "calibrator must be one of temperature"),
         (["calibrate", "p.npz", "q.npz"], "q.npz does not exist"),
         (["calibrate", "p.npz", "p.npz", "--method", "local-temperature"], "is for dense predictions"),
         (["apply", "nowhere", "p.npz", "-o", "x.npz"], "nowhere does not hold a calibrator"),

@@ -14,7 +14,12 @@ import yaml
 
 import trees
 from calibrant.cli import main
-from calibrant.train import shipped
+from calibrant.data import CORRUPTIONS, DATA
+from calibrant.losses import METHODS
+from calibrant.metrics import MEASURES
+from calibrant.models import MODELS
+from calibrant.posthoc import CALIBRATORS
+from calibrant.recipes import RECIPES
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ EXPECTED = [
 
 
 def test_all_recipes_are_shipped() -> None:
-    assert shipped() == sorted(EXPECTED)
+    assert list(RECIPES) == sorted(EXPECTED)
 
 
 @pytest.mark.slow
@@ -81,10 +86,10 @@ def test_train_resolves_trains_and_reports(here: Path, capsys) -> None:
     recipe = yaml.safe_load((here / "runs/a/recipe.yaml").read_text())
     assert recipe["loss"] == {"name": "mbls", "options": {"margin": 6}}
     assert recipe["optimizer"]["lr"] == 0.001
-    assert recipe["data"]["options"] == {"imbalance": 20}
-    assert main(["evaluate", "runs/a"]) == 0
+    assert recipe["data"]["long_tail"] == {"ratio": 20, "kind": "exp"}
+    assert main(["evaluate", "runs/a", "--output", "m.json"]) == 0
     metrics = json.loads((here / "runs/a/metrics.json").read_text())
-    assert json.loads((here / "metrics.json").read_text())["files"][0]["ece"] == pytest.approx(metrics["test"]["ece"])
+    assert json.loads((here / "m.json").read_text())["files"][0]["ece"] == pytest.approx(metrics["test"]["ece"])
     assert main(["calibrate", "runs/a", "runs/a"]) == 0
     assert list(metrics["test"]["groups"]) == ["head", "medium", "tail"]
 
@@ -101,19 +106,19 @@ def test_a_recipe_of_ones_own(here: Path, capsys) -> None:
     capsys.readouterr()
     (here / "mine.yaml").write_text("data: {nmae: npz}\n")
     assert main(["train", "mine.yaml", "--quiet"]) == 2
-    assert "nmae" in capsys.readouterr().err
+    assert "recipe mine: data.nmae is not a field of a recipe; did you mean 'name'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digit-lt"], "there is no recipe 'digit-lt', and no such file; did you mean digits-lt"),
-        (["digits-lt", "--epochs", "many"], "epochs"),
+        (["digit-lt"], "there is no recipe 'digit-lt', and no such file; did you mean 'digits-lt'?"),
+        (["digits-lt", "--epochs", "many"], "recipe digits-lt: epochs: expected int, got 'many'"),
         (["digits-lt", "--loss", "zebra"], "loss.name must be one of ce, ls, ecp"),
         (["digits-lt", "--loss", "ls", "--loss.margin", "3"], "loss.margin is not known; allowed are loss.alpha"),
-        (["digits-lt", "--optimizer", "lbfgs"], "Expected a typing.Literal['sgd', 'adam', 'adamw']. Got value: lbfgs"),
-        (["digits-lt", "--optimizer.rate", "3"], "--optimizer.rate"),
-        (["digits-lt", "--trainer.device", "2"], "trainer.device is not known; did you mean trainer.devices?"),
+        (["digits-lt", "--optimizer", "lbfgs"], "optimizer.name: expected one of 'sgd', 'adam', 'adamw', got 'lbfgs'"),
+        (["digits-lt", "--optimizer.rate", "3"], "optimizer.rate is not a field of a recipe; allowed are optimizer.name"),
+        (["digits-lt", "--trainer.device", "2"], "trainer.device is not known; did you mean 'devices'?"),
         (["digits-lt", "--model", "os.system"], "is code outside calibrant, which runs only with --allow-code"),
         (["fashion-mnist"], "fashion-mnist is not in data: expected FashionMNIST/raw"),
         (["digits-lt", "--optimizer", "sgd", "--optimizer.lr", "1e12"], "the last good checkpoint stays in"),
@@ -168,18 +173,39 @@ def test_one_failure_does_not_stop_the_others(capsys) -> None:
     assert "ce, seed 0 failed: s/ce-seed0 exists and is not a run folder" in done.err
 
 
-@pytest.mark.parametrize("what", ["recipes", "losses", "calibrators", "metrics", "models", "data"])
+LISTED = {
+    "recipes": list(EXPECTED),
+    "losses": list(METHODS),
+    "calibrators": list(CALIBRATORS),
+    "metrics": list(MEASURES),
+    "models": [*MODELS, "timm:NAME", "smp:NAME"],
+    "data": list(DATA),
+    "corruptions": list(CORRUPTIONS),
+}
+
+
+@pytest.mark.parametrize("what", LISTED)
 def test_list(data: Path, capsys, what: str) -> None:
     assert main(["list", what, "--data.root", str(data)]) == 0
     text = capsys.readouterr().out
-    expected = {"recipes": "imagenet-lt-swinv2t", "losses": "cals-alm", "calibrators": "dirichlet", "metrics": "sweep_ece"}
-    assert expected.get(what, "resnet110" if what == "models" else "tiny-imagenet") in text
+    names = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)][1:]  # below the heading
+    assert names == (sorted(LISTED[what]) if what == "recipes" else LISTED[what])
     if what == "recipes":
         there = {line.split()[0]: line.split()[-1] for line in text.splitlines() if re.match(r"  \w+", line)}
         assert there["digits-lt"] == there["fashion-mnist"] == there["cifar10-resnet50"] == "yes"
         assert main(["list", "recipes", "--data.root", str(data / "nowhere")]) == 0
         assert re.search(r"fashion-mnist .* no ", capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("here")
+def test_list_gives_an_overview(capsys) -> None:
+    assert main(["list"]) == 0
+    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if re.match(r"  \w", line)][1:]
+    assert rows == [[kind, str(len(names))] for kind, names in LISTED.items()]
     assert main(["list", "zebras"]) == 2
+    assert "WHAT must be one of recipes, losses, calibrators" in capsys.readouterr().err
+    assert main(["list", "recipe"]) == 2
+    assert "did you mean 'recipes'?" in capsys.readouterr().err
 
 
 # Real data

@@ -1,6 +1,5 @@
 """Data sets, on small trees in the layouts that users have."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,14 @@ from torchvision.transforms import v2
 
 import trees
 from calibrant import data
-from calibrant.data import Files, Images, MissingDataError, long_tail, long_tail_counts, split_off
-from calibrant.train.batches import Batches, crop_and_flip
+from calibrant.data import Files, Images, MissingDataError, long_tail_counts, split_off
+from calibrant.data.augmentation import crop_and_flip
+from calibrant.data.splits import long_tail_indices
+from calibrant.errors import InputError
 
 
 def test_digits_have_a_long_tail() -> None:
-    found = data.digits(imbalance=20)
+    found = data.digits().long_tailed(20)
     counts = found.train_counts
     assert counts == [round(counts[0] * 20 ** (-k / 9)) for k in range(10)]
     assert counts[0] == 20 * counts[9] + 4  # 84 and 4, rounded
@@ -26,21 +27,22 @@ def test_digits_have_a_long_tail() -> None:
 
 
 def test_digits() -> None:
-    found = data.digits(imbalance=20, seed=3)
+    found = data.digits(seed=3).long_tailed(20, seed=3)
     assert found.train_counts[0] == 84
     assert found.train_counts[0] / found.train_counts[-1] == pytest.approx(20, rel=0.06)
     assert torch.bincount(found.validation.y).tolist() == [20] * 10
     assert torch.bincount(found.test.y).tolist() == [70] * 10
     everything = torch.cat(list(found.split.values()))
     assert len(everything.unique()) == len(everything)
-    again, other = data.digits(imbalance=20, seed=3), data.digits(imbalance=20, seed=4)
-    assert again.train.checksum() == found.train.checksum() != other.train.checksum()
+    again, *others = (data.digits(seed=a).long_tailed(20, seed=b) for a, b in ((3, 3), (3, 4), (4, 3)))
+    assert again.train.checksum() == found.train.checksum()
+    assert len({part.train.checksum() for part in (found, *others)}) == 3
     assert 0 <= float(found.train.x.min()) < float(found.train.x.max()) == 1
 
 
 def test_fashion_mnist_from_its_files(tmp_path: Path) -> None:
     trees.fashion_mnist(tmp_path)
-    found = data.load("fashion-mnist", root=tmp_path, validation=50, seed=1)
+    found = data.create("fashion-mnist", root=tmp_path, validation=50, seed=1)
     assert isinstance(found.train, Images)
     assert found.train.x.shape == (250, 1, 28, 28)
     assert found.train.x.dtype == torch.uint8
@@ -55,7 +57,7 @@ def test_fashion_mnist_from_its_files(tmp_path: Path) -> None:
 def test_cifar_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_, **__: True)  # of the full set
     trees.cifar(tmp_path, classes)
-    found = data.load(f"cifar{classes}", root=tmp_path, validation=60)
+    found = data.create(f"cifar{classes}", root=tmp_path, validation=60)
     assert found.train.x.shape == (240, 3, 32, 32)
     assert found.num_classes == classes
     assert found.classes[3] == "class 3"
@@ -66,7 +68,7 @@ def test_cifar_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
     trees.tiny_imagenet(tmp_path)
-    found = data.load("tiny-imagenet", root=tmp_path, validation=2)
+    found = data.create("tiny-imagenet", root=tmp_path, validation=2)
     assert found.train.x.shape == (12, 3, 64, 64)
     assert torch.bincount(found.validation.y).tolist() == [2, 2, 2]
     assert torch.bincount(found.test.y).tolist() == [4, 4, 4]
@@ -81,15 +83,15 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
 
 def test_imagenet_divides_the_official_validation_set(tmp_path: Path) -> None:
     trees.imagenet(tmp_path)
-    found = data.load("imagenet", root=tmp_path, validation=0.2)
+    found = data.create("imagenet", root=tmp_path, validation=0.2)
     assert (len(found.train), len(found.validation), len(found.test)) == (18, 6, 24)
     assert not set(found.validation.paths) & set(found.test.paths)
-    assert data.load("imagenet", root=tmp_path, validation=0.5).test.y.numel() == 15
+    assert data.create("imagenet", root=tmp_path, validation=0.5).test.y.numel() == 15
 
 
 def test_imagenet_lt_follows_the_lists(tmp_path: Path) -> None:
     trees.imagenet(tmp_path)
-    found = data.load("imagenet-lt", root=tmp_path)
+    found = data.create("imagenet-lt", root=tmp_path)
     assert found.train_counts == [6, 3, 1]
     assert torch.bincount(found.validation.y).tolist() == [2, 2, 2]
     assert torch.bincount(found.test.y).tolist() == [5, 5, 5]
@@ -99,32 +101,32 @@ def test_imagenet_lt_follows_the_lists(tmp_path: Path) -> None:
 
 def test_class_folders(tmp_path: Path) -> None:
     trees.class_tree(tmp_path / "mine", {"train": 10, "test": 2})
-    found = data.load("folders", path="mine", root=tmp_path, validation=0.2)
+    found = data.create("folders", path="mine", root=tmp_path, validation=0.2)
     assert (len(found.train), len(found.validation), len(found.test)) == (24, 6, 6)
     trees.class_tree(tmp_path / "mine", {"val": 3})
-    assert len(data.load("folders", path=tmp_path / "mine").validation) == 9
+    assert len(data.create("folders", path=tmp_path / "mine").validation) == 9
 
 
 def test_npz(tmp_path: Path) -> None:
     x = np.stack([trees.image(k % 4, 16) for k in range(40)])
     y = np.arange(40) % 4
     np.savez(tmp_path / "a.npz", train_x=x, train_y=y, test_x=x[:8], test_y=y[:8], classes=np.array(list("abcd")))
-    found = data.load("npz", path="a.npz", root=tmp_path, validation=0.25)
+    found = data.create("npz", path="a.npz", root=tmp_path, validation=0.25)
     assert found.train.x.shape == (30, 3, 16, 16)
     assert list(found.classes) == list("abcd")
     assert found.mean == pytest.approx([float(x[..., c].mean()) / 255 for c in range(3)], abs=1e-3)
     np.savez(tmp_path / "b.npz", train_x=x, train_y=y, test_x=x[:8])
     with pytest.raises(ValueError, match="has no array test_y; it has train_x, train_y, test_x"):
-        data.load("npz", path=tmp_path / "b.npz")
+        data.create("npz", path=tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", train_x=x.astype(object), train_y=y, test_x=x, test_y=y)
     with pytest.raises(ValueError, match="cannot be read as an .npz of numbers"):
-        data.load("npz", path=tmp_path / "c.npz")
+        data.create("npz", path=tmp_path / "c.npz")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fashion-mnist", "expected FashionMNIST/raw/.* say --data.download true to download it"),
+        ("fashion-mnist", "expected FashionMNIST/raw/.* pass `data.download=True` to download it"),
         ("cifar10", "cifar10 is not in .*: expected cifar-10-batches-py/ there"),
         ("svhn", "expected {train,test}_32x32.mat"),
         ("tiny-imagenet", "tiny-imagenet-200 is not in .* with wnids.txt, train/WNID/images"),
@@ -134,15 +136,15 @@ def test_npz(tmp_path: Path) -> None:
 )
 def test_missing_data_is_named_with_its_place_and_layout(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(MissingDataError, match=message) as caught:
-        data.load(name, root=tmp_path)
+        data.create(name, root=tmp_path)
     assert str(tmp_path) in str(caught.value)
 
 
 def test_unknown_names() -> None:
     with pytest.raises(ValueError, match="data must be one of digits, mnist.*did you mean 'cifar10'"):
-        data.load("cifer10")
+        data.create("cifer10")
     with pytest.raises(ValueError, match="data set digits takes no option 'colour'"):
-        data.load("digits", colour=3)
+        data.create("digits", colour=3)
 
 
 @pytest.mark.parametrize("kind", ["exp", "pareto", "step"])
@@ -154,15 +156,60 @@ def test_long_tails(kind) -> None:
     if kind == "exp":
         assert counts[25] == pytest.approx(1000 * 100 ** (-25 / 49), abs=1)
     part = Images(torch.zeros(500, 1, 2, 2), torch.arange(500) % 5)
-    small, indices = long_tail(part, 10, kind, seed=1)
-    assert torch.bincount(small.y).tolist() == long_tail_counts(100, 5, 10, kind)
-    assert torch.equal(part.y[indices], small.y)
+    indices = long_tail_indices(part.y, 10, kind=kind, seed=1)
+    assert torch.bincount(part.y[indices]).tolist() == long_tail_counts(100, 5, 10, kind)
+    assert torch.bincount(part.y[long_tail_indices(part.y, 10, kind=kind, most=50)]).tolist() == long_tail_counts(
+        50, 5, 10, kind
+    )
+    before = torch.arange(1000, 1500)
+    whole = data.DataSet("x", list("abcde"), part, part, part, split={"train": before, "test": torch.arange(3)})
+    small = whole.long_tailed(10, kind=kind, seed=1)
+    assert torch.equal(small.train.y, part.y[indices])
+    assert torch.equal(small.split["train"], before[indices])  # numbers of the source, not of what was left of it
+    assert torch.equal(small.split["test"], torch.arange(3))
+    assert small.test is whole.test
 
 
 def test_the_pareto_tail_has_the_shape_of_imagenet_lt() -> None:
     counts = np.array(long_tail_counts(1280, 1000, 256, "pareto"))
     assert 0.7 < counts.sum() / 115_846 < 1.5  # the published one; an exponential tail has twice as many
     assert np.array(long_tail_counts(1280, 1000, 256, "exp")).sum() / 115_846 > 1.9
+
+
+def test_a_data_set_may_be_limited() -> None:
+    found = data.digits()
+    some, again, other = (found.limited(50, seed=seed) for seed in (0, 0, 1))
+    assert [len(some.part(name)) for name in ("train", "validation", "test")] == [50, 50, 50]
+    assert some.test.checksum() == again.test.checksum() != other.test.checksum()
+    rows = {tuple(row) for row in found.test.x.flatten(1).tolist()}
+    assert {tuple(row) for row in some.test.x.flatten(1).tolist()} < rows
+    assert len(found.limited(10_000).test) == len(found.test)
+    assert repr(some) == "DataSet(digits: 50 / 50 / 50 images in memory of 10 classes)"
+
+
+def test_what_cannot_be_done_with_samples_is_said(tmp_path: Path) -> None:
+    trees.voc(tmp_path, {"train": 2, "val": 1, "test": 1})
+    dense, plain = data.voc(root=tmp_path), data.digits()
+    with pytest.raises(TypeError, match="a long tail needs samples that have one class each, not segmented images"):
+        dense.long_tailed(10)
+    with pytest.raises(TypeError, match="segmented images do not have one label each"):
+        _ = dense.train.labels
+    with pytest.raises(TypeError, match="a noisy validation set needs samples that have one class each"):
+        data.altered(dense.validation, "noisy", 4)
+    with pytest.raises(TypeError, match="out-of-distribution detection needs images that have one class each"):
+        data.unknown("noise", dense)
+    plain.test.refuse("shift")
+    plain.train.check_augmentation("crop-flip")
+    with pytest.raises(ValueError, match="augmentation timm is not for images in memory; choose one of none, crop-flip"):
+        plain.train.check_augmentation("timm")
+
+
+def test_wrong_labels_are_named_with_their_part() -> None:
+    found = data.digits()
+    wrong = data.DataSet("x", list("abc"), found.train.relabelled(found.train.y % 3), found.validation, found.test)
+    with pytest.raises(InputError, match="the validation part: labels must be 0..2, found 0..9"):
+        wrong.check()
+    found.check()
 
 
 def test_splits() -> None:
@@ -194,57 +241,3 @@ def test_augmentation_as_a_batch_has_the_statistics_of_one_by_one() -> None:
     assert (pairs[0].mean(0) - pairs[1].mean(0)).abs().max() < 0.02
     assert set(batch.unique().tolist()) == {0, 100, 200}
     assert {int(x) for x in (batch[:, 0] == 200).sum((1, 2))} == {1}
-
-
-def batches(part: Images, size: int, **options) -> Batches:
-    whole = data.DataSet("x", ["a", "b"], part, part, part, (0.5,), (2.0,))
-    return Batches(whole, part, size, **options)
-
-
-PART = Images((torch.arange(23 * 64) % 256).to(torch.uint8).view(23, 1, 8, 8), torch.arange(23))
-
-
-def test_every_sample_comes_once_in_an_order_of_the_epoch() -> None:
-    loader = batches(PART, 5, seed=1, train=True)
-    orders = []
-    for epoch in (0, 1, 0):
-        loader.epoch = epoch
-        found = list(loader)
-        assert len(found) == len(loader) == 5
-        assert [whole for _, _, whole in found] == [5, 5, 5, 5, 3]
-        orders.append(torch.cat([y for _, y, _ in found]).tolist())
-        assert sorted(orders[-1]) == list(range(23))
-    assert orders[0] == orders[2] != orders[1] != list(range(23))
-    x = next(iter(loader))[0]
-    expected = (PART.x[orders[0][:5]].float() / 255 - 0.5) / 2
-    torch.testing.assert_close(x, expected)
-    assert len(list(batches(PART, 5, train=True, drop_last=True))) == len(batches(PART, 5, train=True, drop_last=True)) == 4
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_processes_share_every_batch_and_pad_nothing(world: int) -> None:
-    ranks = [list(batches(PART, 5, seed=1, train=True, rank=r, world=world)) for r in range(world)]
-    alone = list(batches(PART, 5, seed=1, train=True))
-    for step, whole in enumerate(alone):
-        together = torch.cat([rank[step][1] for rank in ranks])
-        assert sorted(together.tolist()) == sorted(whole[1].tolist())
-    seen = Counter(y for r in range(world) for _, ys, _ in batches(PART, 6, rank=r, world=world) for y in ys.tolist())
-    assert seen == Counter(range(23))
-
-
-def test_files_are_read_and_resized(tmp_path: Path) -> None:
-    trees.imagenet(tmp_path)
-    found = data.imagenet(tmp_path)
-    for workers in (0, 2):
-        runs = []
-        for _ in range(2):
-            torch.manual_seed(workers + len(runs))  # what is drawn in workers follows from seed and epoch alone
-            loader = Batches(found, found.train, 4, seed=1, train=True, augmentation="timm", size=32, workers=workers)
-            if workers == 0:
-                torch.manual_seed(7)
-            runs.append([(x, y) for x, y, _ in loader])
-        assert runs[0][0][0].shape == (4, 3, 32, 32)
-        assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(*runs, strict=True))
-    plain = [x for x, _, _ in Batches(found, found.test, 5, size=32)]
-    assert sum(map(len, plain)) == 24
-    assert abs(float(torch.cat(plain).mean())) < 2

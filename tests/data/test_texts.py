@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.utils import Bunch
 
 import trees
 from calibrant import data, models
-from calibrant.data import MissingDataError, Texts, texts
+from calibrant.data import Feed, MissingDataError, Texts, newsgroups, texts
 
 #: What Keras' Tokenizer takes out of texts by default, written down from its documentation.
 KERAS_FILTERS = set('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n')  # fmt: skip
@@ -52,7 +51,7 @@ def listed(part: Texts) -> list[list[int]]:
 
 def make(bodies: Sequence[str], labels: Sequence[str], **options) -> data.DataSet:
     common = {"validation": 0.1, "test": 0.2, "seed": 0, "vocabulary": 100, "length": 50, "vectors": None}
-    return texts.from_texts("mine", bodies, labels, **{**common, **options})
+    return newsgroups.from_texts("mine", bodies, labels, **{**common, **options})
 
 
 # Split
@@ -77,8 +76,8 @@ def test_all_articles_are_split_as_in_the_papers(tmp_path: Path, monkeypatch: py
     (tmp_path / "20_newsgroups").mkdir()
     groups = [k for k in range(20) for _ in range(1000 if k != 15 else 997)]
     files = [f"Subject: s\n\nbody{k}" for k in groups], [f"group.{k:02}" for k in groups]
-    monkeypatch.setattr(texts, "_folder", lambda *_: files)  # writing so many takes a minute on a busy disk
-    found = data.load("newsgroups20", root=tmp_path, vocabulary=100)
+    monkeypatch.setattr(newsgroups, "_folder", lambda *_: files)  # writing so many takes a minute on a busy disk
+    found = data.create("newsgroups20", root=tmp_path, vocabulary=100)
     parts = [found.train, found.validation, found.test]
     assert [len(part) for part in parts] == [15_098, 900, 3_999]
     assert list(found.classes) == [f"group.{k:02}" for k in range(20)]
@@ -91,7 +90,7 @@ def test_all_articles_are_split_as_in_the_papers(tmp_path: Path, monkeypatch: py
 def test_articles_that_scikit_learn_fetched_are_split_in_the_same_proportions(tmp_path: Path) -> None:
     """The fetcher is scikit-learn's own, which finds what it needs in its cache."""
     fetched_before(tmp_path)
-    found = data.load("newsgroups20", root=tmp_path, download=True, vocabulary=20_000)
+    found = data.create("newsgroups20", root=tmp_path, download=True, vocabulary=20_000)
     assert [len(part) for part in (found.train, found.validation, found.test)] == [14_229, 848, 3_769]
     assert found.num_classes == 20
     assert {"train", "test", "body3"} < set(found.vocabulary)
@@ -111,23 +110,23 @@ def test_what_scikit_learn_cannot_fetch_is_missing(tmp_path: Path, monkeypatch: 
 
 
 def test_splits_follow_the_seed_and_share_nothing() -> None:
-    splits = [texts._split(200, 0.1, 0.25, seed, ()) for seed in (3, 3, 4)]
+    splits = [newsgroups._split(200, 0.1, 0.25, seed, ()) for seed in (3, 3, 4)]
     for split in splits:
         assert [len(split[part]) for part in ("train", "validation", "test")] == [130, 20, 50]
         assert sorted(i for own in split.values() for i in own.tolist()) == list(range(200))
     assert all(torch.equal(splits[0][part], splits[1][part]) for part in splits[0])
     assert not torch.equal(splits[0]["test"], splits[2]["test"])
-    numbers = texts._split(200, 20, 50, 3, ())
+    numbers = newsgroups._split(200, 20, 50, 3, ())
     assert all(torch.equal(numbers[part], splits[0][part]) for part in numbers)
     with pytest.raises(ValueError, match="cannot hold out 0.99 of 20 texts for validation"):
-        texts._split(20, 0.99, 0.5, 0, ())
+        newsgroups._split(20, 0.99, 0.5, 0, ())
     with pytest.raises(ValueError, match="validation must be at least 0"):
-        texts._split(20, -0.1, 0.5, 0, ())
+        newsgroups._split(20, -0.1, 0.5, 0, ())
 
 
 def test_what_is_held_out_does_not_depend_on_the_seed_of_anything_else() -> None:
     """The test part is drawn first: holding out more for validation leaves it as it is."""
-    few, many = (texts._split(100, held, 0.2, 1, ())["test"] for held in (0.05, 0.4))
+    few, many = (newsgroups._split(100, held, 0.2, 1, ())["test"] for held in (0.05, 0.4))
     assert torch.equal(few, many)
 
 
@@ -144,7 +143,7 @@ def test_what_is_held_out_does_not_depend_on_the_seed_of_anything_else() -> None
     ],
 )
 def test_the_header_ends_at_the_first_blank_line(article: str, body: str) -> None:
-    assert texts.without_header(article) == body
+    assert newsgroups.without_header(article) == body
 
 
 def test_windows_line_ends_are_line_ends(tmp_path: Path) -> None:
@@ -198,8 +197,8 @@ def test_texts_without_a_known_word_are_padding() -> None:
     assert found.train.lengths.tolist() == [1, 1]
     for part in (found.validation, found.test):
         assert part.lengths.tolist() == [0]
-        assert not part.padded(torch.tensor([0])).any()
-    assert found.test.padded(torch.tensor([0])).shape == (1, 21)
+        assert not part.padded(torch.tensor([0]), padding=21).any()
+    assert found.test.padded(torch.tensor([0]), padding=21).shape == (1, 21)
 
 
 # Vectors
@@ -222,22 +221,22 @@ def test_vectors_are_those_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["here.txt", "glove/here.txt"])
 def test_vectors_are_found_under_the_root(tmp_path: Path, place: str) -> None:
     trees.vectors(tmp_path / place, ["a", "b"])
-    assert texts.find_vectors("here.txt", tmp_path) == tmp_path / place
-    assert texts.find_vectors(str(tmp_path / place), "nowhere") == tmp_path / place
-    assert texts.find_vectors(None, tmp_path) is None
+    assert newsgroups.find_vectors("here.txt", tmp_path) == tmp_path / place
+    assert newsgroups.find_vectors(str(tmp_path / place), "nowhere") == tmp_path / place
+    assert newsgroups.find_vectors(None, tmp_path) is None
 
 
 def test_vectors_of_words_with_spaces_are_passed_over(tmp_path: Path) -> None:
     """As in glove.840B.300d, which has a vector of ``at name@domain.com``."""
     (tmp_path / "v.txt").write_text("at 1 2\nat name@domain.com 3 4\nis 5 6\n")
-    assert texts.read_vectors(tmp_path / "v.txt", ["is", "at"]).tolist() == [[0, 0], [5, 6], [1, 2]]
+    assert newsgroups.read_vectors(tmp_path / "v.txt", ["is", "at"]).tolist() == [[0, 0], [5, 6], [1, 2]]
 
 
 def test_missing_vectors_are_named(tmp_path: Path) -> None:
     with pytest.raises(
-        MissingDataError, match="word vectors glove.9B.txt are not in .*--data.options.vectors null"
+        MissingDataError, match="word vectors glove.9B.txt are not in .*pass `data.options.vectors=null`"
     ) as caught:
-        texts.find_vectors("glove.9B.txt", tmp_path)
+        newsgroups.find_vectors("glove.9B.txt", tmp_path)
     assert str(tmp_path / "glove.9B.txt") in str(caught.value)
 
 
@@ -255,7 +254,7 @@ def test_missing_vectors_are_named(tmp_path: Path) -> None:
 def test_bad_vectors_are_refused_by_line(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "v.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message) as caught:
-        texts.read_vectors(tmp_path / "v.txt", ["a", "b"])
+        newsgroups.read_vectors(tmp_path / "v.txt", ["a", "b"])
     assert str(tmp_path / "v.txt") in str(caught.value)
 
 
@@ -265,7 +264,7 @@ def test_bad_vectors_are_refused_by_line(tmp_path: Path, content: bytes, message
 @pytest.mark.parametrize("layout", [("20_newsgroups",), ("20news-bydate-train", "20news-bydate-test"), ("20news-18828",)])
 def test_newsgroups_in_their_layouts(tmp_path: Path, layout: tuple[str, ...]) -> None:
     trees.newsgroups(tmp_path, groups=3, articles=20, layout=layout)
-    found = data.load("newsgroups20", root=tmp_path)
+    found = data.create("newsgroups20", root=tmp_path)
     count = 60 * len(layout)
     assert [len(found.validation), len(found.test)] == [round(count * 900 / 19_997), count // 5]
     assert list(found.classes) == ["group.0", "group.1", "group.2"]
@@ -279,21 +278,21 @@ def test_newsgroups_in_their_layouts(tmp_path: Path, layout: tuple[str, ...]) ->
 def test_a_csv_of_texts(tmp_path: Path) -> None:
     rows = [f'"text {i}, with ""quotes""\nand a line",{"even" if i % 2 == 0 else "odd"}' for i in range(40)]
     (tmp_path / "mine.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
-    found = data.load("texts", path="mine.csv", root=tmp_path, validation=0.1, test=8)
+    found = data.create("texts", path="mine.csv", root=tmp_path, validation=0.1, test=8)
     assert [len(part) for part in (found.train, found.validation, found.test)] == [28, 4, 8]
     assert (found.name, list(found.classes)) == ("mine", ["even", "odd"])
     assert torch.equal(found.test.y, found.split["test"] % 2)
     assert {"quotes", "line", "text"} < set(found.vocabulary)
     excel = tmp_path / "excel.csv"
     excel.write_text("text,label\n" + "\n".join(rows) + "\n", "utf-8-sig")  # Excel begins with a mark of byte order
-    assert len(data.load("texts", path=excel).train) == 28
+    assert len(data.create("texts", path=excel).train) == 28
 
 
 def test_a_csv_may_say_its_parts(tmp_path: Path) -> None:
     names = ["train"] * 20 + ["test"] * 5 + ["validation"] * 3
     lines = [f"{part} w{i},{'ab'[i % 2]},{part}" for i, part in enumerate(names)]
     (tmp_path / "mine.csv").write_text("text,label,part\n" + "\n".join(lines) + "\n")
-    found = data.load("texts", path=tmp_path / "mine.csv")
+    found = data.create("texts", path=tmp_path / "mine.csv")
     assert {part: own.tolist() for part, own in found.split.items()} == {
         "train": list(range(20)),
         "test": list(range(20, 25)),
@@ -301,7 +300,7 @@ def test_a_csv_may_say_its_parts(tmp_path: Path) -> None:
     }
     assert {"validation", "test"}.isdisjoint(found.vocabulary)
     (tmp_path / "two.csv").write_text("text,label,part\n" + "\n".join(lines[:25]) + "\n")
-    found = data.load("texts", path=tmp_path / "two.csv", validation=0.25)
+    found = data.create("texts", path=tmp_path / "two.csv", validation=0.25)
     assert [len(part) for part in (found.train, found.validation, found.test)] == [15, 5, 5]
     assert found.split["test"].tolist() == list(range(20, 25))
     assert set(found.split["validation"].tolist()) < set(range(20))
@@ -310,7 +309,7 @@ def test_a_csv_may_say_its_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [("",), ("train", "test"), ("train", "validation", "test"), ("train", "val", "test")])
 def test_a_folder_of_texts(tmp_path: Path, parts: tuple[str, ...]) -> None:
     trees.newsgroups(tmp_path, groups=2, articles=10, layout=tuple(f"mine/{part}" for part in parts))
-    found = data.load("texts", path="mine", root=tmp_path)
+    found = data.create("texts", path="mine", root=tmp_path)
     counts = [len(part) for part in (found.train, found.validation, found.test)]
     assert counts == {1: [14, 2, 4], 2: [18, 2, 20], 3: [20, 20, 20]}[len(parts)]
     assert list(found.classes) == ["group.0", "group.1"]
@@ -319,16 +318,16 @@ def test_a_folder_of_texts(tmp_path: Path, parts: tuple[str, ...]) -> None:
 
 
 def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="20 Newsgroups is not in .*--data.download true"):
-        data.load("newsgroups20", root=tmp_path)
+    with pytest.raises(MissingDataError, match="20 Newsgroups is not in .*pass `data.download=True`"):
+        data.create("newsgroups20", root=tmp_path)
     (tmp_path / "20_newsgroups" / "sci.med").mkdir(parents=True)
     with pytest.raises(MissingDataError, match="20_newsgroups holds no articles: expected GROUP/ARTICLE"):
-        data.load("newsgroups20", root=tmp_path)
+        data.create("newsgroups20", root=tmp_path)
     with pytest.raises(MissingDataError, match="mine does not exist, nor does it under .*: expected CLASS/TEXT files"):
-        data.load("texts", path="mine", root=tmp_path)
+        data.create("texts", path="mine", root=tmp_path)
     (tmp_path / "mine").mkdir()
     with pytest.raises(MissingDataError, match="mine holds no texts: expected CLASS/TEXT files"):
-        data.load("texts", path="mine", root=tmp_path)
+        data.create("texts", path="mine", root=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -355,17 +354,25 @@ def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> 
 def test_bad_csvs_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "mine.csv").write_bytes(content)
     with pytest.raises((ValueError, MissingDataError), match=message) as caught:
-        data.load("texts", path=tmp_path / "mine.csv")
+        data.create("texts", path=tmp_path / "mine.csv")
     assert str(tmp_path / "mine.csv") in str(caught.value) or "to train on" in message or "2 classes" in message
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"vocabulary": 1}, "vocabulary must be at least 2"), ({"length": 20}, "length must be at least 21")],
+    [({"vocabulary": 1}, "vocabulary must be at least 2"), ({"length": 0}, "length must be at least 1")],
 )
 def test_bad_options(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(["a"] * 20, ["x", "y"] * 10, **options)
+
+
+def test_texts_that_are_too_short_for_the_network_are_refused() -> None:
+    found = make(["a"] * 20, ["x", "y"] * 10, length=20)
+    first = next(found.train.read([torch.tensor([0])], Feed(padding=20)))[0]
+    assert first.shape == (1, 20)
+    with pytest.raises(ValueError, match="the network needs texts of at least 21 words, but `data.options.length` is 20"):
+        next(found.train.read([torch.tensor([0])], Feed(padding=21)))
 
 
 # Padding
@@ -385,10 +392,10 @@ def test_subset_and_padding_by_hand(lists: list[list[int]], draw) -> None:
     part = of(lists, length)
     assert part.lengths.tolist() == [len(own) for own in lists]
     chosen = draw.draw(st.lists(st.integers(0, len(lists) - 1), min_size=1, max_size=10))
-    for trim in (True, False):
-        width = min(length, max(len(lists[i]) for i in chosen) + 21) if trim else length
+    for padding in (21, 3, None):
+        width = length if padding is None else min(length, max(len(lists[i]) for i in chosen) + padding)
         expected = [[0] * (width - len(lists[i])) + lists[i] for i in chosen]
-        found = part.padded(torch.tensor(chosen), trim=trim)
+        found = part.padded(torch.tensor(chosen), padding=padding)
         assert found.tolist() == expected
         assert found.dtype == torch.int64
     small = part.subset(torch.tensor(chosen))
@@ -400,7 +407,7 @@ def test_subset_and_padding_by_hand(lists: list[list[int]], draw) -> None:
 def test_nothing_chosen_is_an_empty_batch() -> None:
     """The share of a process of a last batch that is smaller than the number of processes."""
     none = torch.zeros(0, dtype=torch.int64)
-    assert of([[1, 2], [3]], 50).padded(none).shape == (0, 21)
+    assert of([[1, 2], [3]], 50).padded(none, padding=21).shape == (0, 21)
     assert len(of([[1, 2], [3]], 50).subset(none)) == 0
 
 
@@ -418,11 +425,11 @@ def test_padding_does_not_change_logits(longest: int) -> None:
     random = torch.Generator().manual_seed(longest)
     for seed in range(4):
         torch.manual_seed(seed)
-        network = models.GPoolCNN(5, torch.randn(30, 6), width=16).double()
+        network = models.GPoolCNN(5, vectors=torch.randn(30, 6), width=16).double()
         sizes = [longest, longest // 2, longest // 3, 0]
         lists = [torch.randint(1, 30, (size,), generator=random).tolist() for size in sizes]
         part, everything = of(lists, 60), torch.arange(4)
-        trimmed, full = (part.padded(everything, trim=trim) for trim in (True, False))
+        trimmed, full = (part.padded(everything, padding=padding) for padding in (models.needs(network).padding_words, None))
         with torch.no_grad():
             torch.testing.assert_close(network(trimmed), network(full), rtol=0, atol=1e-10)
         assert trimmed.shape[1] == min(60, longest + 21)
@@ -434,4 +441,4 @@ def test_texts_of_ones_own_are_in_utf_8_or_latin_1(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir()
         path.write_bytes(content)
-    assert texts.read_texts(tmp_path)[0] == ["Größe", "Größe"]
+    assert newsgroups.read_texts(tmp_path)[0] == ["Größe", "Größe"]

@@ -64,7 +64,7 @@ def test_flsd_keeps_the_digits_of_gamma() -> None:
     p = logits.softmax(1)[torch.arange(20), target]
     gamma = torch.tensor([5.3 if q < 0.2 else 2.1 for q in p.tolist()], dtype=torch.float64)
     torch.testing.assert_close(
-        losses.FocalSD(2.1, 5.3)(logits, target), (-((1 - p) ** gamma) * p.log()).mean(), rtol=1e-12, atol=0
+        losses.FocalSD(gamma=2.1, gamma_hard=5.3)(logits, target), (-((1 - p) ** gamma) * p.log()).mean(), rtol=1e-12, atol=0
     )
 
 

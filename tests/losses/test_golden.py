@@ -37,9 +37,9 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
         case "ce":
             return [(losses.CrossEntropy(**shared), *official)]
         case "ls":
-            return [(losses.LabelSmoothing(p.get("alpha", 0.05), **shared), *official)]
+            return [(losses.LabelSmoothing(alpha=p.get("alpha", 0.05), **shared), *official)]
         case "fl":
-            return [(losses.Focal(p.get("gamma", 3.0), **shared), *official)]
+            return [(losses.Focal(gamma=p.get("gamma", 3.0), **shared), *official)]
         case "flsd":
             return [(losses.FocalSD(**shared), *official)]
         case "brier":
@@ -47,26 +47,26 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
         case "ecp":
             w = p.get("alpha", 0.1)
             return [
-                (losses.ConfidencePenalty(w, **shared), *paper),
-                (losses.ConfidencePenalty(w, "mean", **shared), *official),
+                (losses.ConfidencePenalty(weight=w, **shared), *paper),
+                (losses.ConfidencePenalty(weight=w, class_reduction="mean", **shared), *official),
             ]
         case "mmce" | "mmce_w":
             weighted = case.method == "mmce_w"
             arguments = {"weight": p["lambda"], "weighted": weighted, "width": p["kernel_width"], **shared}
             return [(losses.MMCE(form="paper", **arguments), *paper), (losses.MMCE(form="released", **arguments), *official)]
         case "cpc":
-            return [(losses.CPC(p["lambd_bdc"], p["lambd_bec"], **shared), *official)]
+            return [(losses.CPC(discrimination=p["lambd_bdc"], exclusion=p["lambd_bec"], **shared), *official)]
         case "mbls":
-            return [(losses.MbLS(p.get("margin", 10.0), p.get("alpha", 0.1), **shared), *official)]
+            return [(losses.MbLS(margin=p.get("margin", 10.0), weight=p.get("alpha", 0.1), **shared), *official)]
         case "adafocal":
-            loss = losses.AdaFocal(p["num_bins"], inverse=True, **shared).double()
+            loss = losses.AdaFocal(num_bins=p["num_bins"], inverse=True, **shared).double()
             loss.gammas = case["bin_gamma"] if "bin_gamma" in case else torch.tensor(p["bin_gamma"], dtype=torch.float64)
             if "bin_edges" in case:
                 loss.edges = case["bin_edges"][1:-1]
             return [(loss, *official)]
         case "calfocal":
-            by_sample = losses.CalFocal(p["lambda"], p["num_bins"], "sample", **shared).double()
-            by_bin = losses.CalFocal(p["lambda"], p["num_bins"], "bin", **shared).double()
+            by_sample = losses.CalFocal(p["lambda"], num_bins=p["num_bins"], per="sample", **shared).double()
+            by_bin = losses.CalFocal(p["lambda"], num_bins=p["num_bins"], per="bin", **shared).double()
             for loss in (by_sample, by_bin):
                 loss.edges = case["bin_edges"][1:-1]
                 loss.accuracies = case["bin_acc"]
@@ -132,7 +132,8 @@ def test_alm_penalty(case: Case) -> None:
     ]:
         if value_name not in case:
             continue
-        loss = losses.CALSALM(logits.shape[1], case.params["margin"], case.params["penalty"], ignore_index=ignore_index)
+        options = {name: case.params[name] for name in ("margin", "penalty")}
+        loss = losses.CALSALM(logits.shape[1], **options, ignore_index=ignore_index)
         loss = loss.double()
         loss.multipliers, loss.rho = case["lam"], case["rho"]
         target = labels if ignore_index == 255 else labels.where(labels != 255, 0)
@@ -164,18 +165,20 @@ def test_alm_trajectory(case: Case) -> None:
     dense = "val_labels" in case
     loss = losses.CALSALM(
         classes,
-        p["margin"],
-        p["penalty"],
-        p["lambda_min"],
-        p["rho_init"],
-        p["gamma"],
-        p["tau"],
-        p["rho_step"],
-        p["rho_max"],
-        p["lambd_step"],
+        margin=p["margin"],
+        penalty=p["penalty"],
+        multiplier_init=p["lambda_min"],
+        rho_init=p["rho_init"],
+        gamma=p["gamma"],
+        tau=p["tau"],
+        rho_period=p["rho_step"],
+        rho_max=p["rho_max"],
+        multiplier_period=p["lambd_step"],
         ignore_index=255,
     ).double()
-    uncapped = losses.CALSALM(classes, p["margin"], p["penalty"], rho_period=p["rho_step"], rho_max=None).double()
+    uncapped = losses.CALSALM(
+        classes, margin=p["margin"], penalty=p["penalty"], rho_period=p["rho_step"], rho_max=None
+    ).double()
     # Only the case of period 2 is not given in the paper's form.
     paper = "paper_lam_after" if p["lambd_step"] == 1 else None
     for epoch in range(p["epochs"]):
@@ -214,7 +217,14 @@ def test_alm_trajectory(case: Case) -> None:
 def test_hr_trajectory(case: Case) -> None:
     p = case.params
     classes = case["val_logits"].shape[2]
-    loss = losses.CALSHR(classes, p["margin"], p["lambda_init"], p["mu"], p["tau"], p["step_size"]).double()
+    loss = losses.CALSHR(
+        classes,
+        margin=p["margin"],
+        multiplier_init=p["lambda_init"],
+        factor=p["mu"],
+        tolerance=p["tau"],
+        period=p["step_size"],
+    ).double()
     loss.multipliers = torch.full((classes,), p["lambda_init"], dtype=torch.float64)
     tolerance = case.tolerance["float64"]
     for epoch in range(p["epochs"]):
@@ -233,7 +243,9 @@ def test_adafocal_trajectory(case: Case) -> None:
     """The released statistics lack the least confident sample(s); what bin 0 is with them, we work out from theirs."""
     p = case.params
     inverse = p["switch_pt"] > 0
-    loss = losses.AdaFocal(p["num_bins"], p["gamma_max"], inverse, p["lambda"], reduction="sum").double()
+    loss = losses.AdaFocal(
+        num_bins=p["num_bins"], gamma_max=p["gamma_max"], inverse=inverse, scale=p["lambda"], reduction="sum"
+    ).double()
     tolerance = case.tolerance["float64"]
     first_gamma = 1.0  # of bin 0, with the least confident sample
     for epoch in range(p["epochs"]):
@@ -242,7 +254,7 @@ def test_adafocal_trajectory(case: Case) -> None:
         torch.testing.assert_close(loss.edges, before[:-1, 1], **tolerance)
         torch.testing.assert_close(loss.gammas[1:], before[1:, 2], **tolerance)
 
-        released = losses.AdaFocal(p["num_bins"], inverse=True, reduction="sum").double()
+        released = losses.AdaFocal(num_bins=p["num_bins"], inverse=True, reduction="sum").double()
         released.edges, released.gammas = before[:-1, 1].contiguous(), before[:, 2].contiguous()
         value, gradient = value_and_gradient(released, case["train_logits"][epoch], case["train_labels"][epoch])
         torch.testing.assert_close(value, case["train_loss"][epoch], **tolerance)
@@ -270,7 +282,7 @@ def test_adafocal_trajectory(case: Case) -> None:
         assert float(loss.gammas[0]) == pytest.approx(first_gamma, rel=1e-4)
         torch.testing.assert_close(loss.gammas[1:], case["gamma_after"][epoch, 1:], **tolerance)
 
-        calfocal = losses.CalFocal(10.0, p["num_bins"]).double()
+        calfocal = losses.CalFocal(10.0, num_bins=p["num_bins"]).double()
         calfocal.observe(validation, labels)
         calfocal.adapt()
         torch.testing.assert_close(calfocal.gammas[1:], case["calfocal_gamma_lam10"][epoch, 1:], rtol=1e-4, atol=1e-5)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from calibrant.losses.penalties import PENALTIES
+from calibrant import losses
+from calibrant.losses.penalties import PENALTIES, Penalty, fused_in_blocks
 
 positive = st.floats(1e-6, 1e3)
 every_penalty = pytest.mark.parametrize("name", PENALTIES)
@@ -18,7 +18,7 @@ def tensor(value: float) -> torch.Tensor:
 @every_penalty
 @given(z=st.floats(-1e3, 1e3), rho=positive, multiplier=positive)
 def test_slope_is_never_negative_and_that_of_the_value(name: str, z: float, rho: float, multiplier: float) -> None:
-    value, derivative = PENALTIES[name]
+    value, derivative, _ = PENALTIES[name]
     at = tensor(z).requires_grad_()
     (slope,) = torch.autograd.grad(value(at, tensor(rho), tensor(multiplier)), at)
     assert slope >= 0
@@ -49,3 +49,33 @@ def test_continuous_in_slope(name: str) -> None:
     slope = PENALTIES[name].derivative(z, tensor(2.0), tensor(0.7))
     assert slope.diff().abs().max() < 2e-3
     assert (slope.diff() >= 0).all()
+
+
+@every_penalty
+def test_fused_form_is_value_and_derivative(name: str) -> None:
+    """What ``forward`` trains with is what the table says; a new entry cannot train as another."""
+    penalty = PENALTIES[name]
+    distance = (8 * torch.rand(20, 6, dtype=torch.float64)).requires_grad_()
+    rho, multipliers = 0.5 + torch.rand(6, dtype=torch.float64), 0.1 + torch.rand(6, dtype=torch.float64)
+    expected = penalty.value(distance / 3 - 1, rho, multipliers).mean(dim=1, keepdim=True)
+    (slope,) = torch.autograd.grad(expected.sum(), distance)
+    gradient = torch.zeros(20, 6, dtype=torch.float64)
+    value, total = penalty.fused(3.0, rho, multipliers, 6)(distance.detach().clone(), gradient)
+    torch.testing.assert_close(value, expected.detach())
+    torch.testing.assert_close(-gradient, slope)
+    torch.testing.assert_close(total, slope.sum(dim=1, keepdim=True))
+
+
+def test_every_penalty_of_the_table_is_the_one_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A penalty added to the table by its value and derivative alone trains as itself."""
+
+    def value(z: torch.Tensor, rho: torch.Tensor, multiplier: torch.Tensor) -> torch.Tensor:
+        return multiplier * z.exp() / rho
+
+    own = Penalty(value, value, fused_in_blocks(value, value))
+    monkeypatch.setitem(PENALTIES, "exp", own)
+    loss = losses.CALSALM(4, penalty="exp", margin=2.0, multiplier_init=0.5, rho_init=2.0)
+    logits, target = torch.randn(5, 4), torch.randint(4, (5,))
+    z = (logits.amax(1, keepdim=True) - logits) / 2 - 1
+    expected = losses.CrossEntropy()(logits, target) + (0.25 * z.exp()).mean()
+    torch.testing.assert_close(loss(logits, target), expected)

@@ -179,6 +179,13 @@ def aurc(logits, target):
     return total / len(order)
 
 
+def coverage_at_risk(logits, target, risk=0.05):
+    """Try every confidence that occurs as the threshold."""
+    confidence, correct = outcomes(logits, target)
+    kept = [[a for c, a in zip(confidence, correct, strict=True) if c >= threshold] for threshold in set(confidence)]
+    return max((len(part) for part in kept if part.count(0) / len(part) <= risk), default=0) / len(correct)
+
+
 def mean_iou(logits, target, rule="standard"):
     prediction = logits.argmax(1)
     values = []

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import references
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from calibrant import functional as cal
+from calibrant.metrics.table import BY_FUNCTION
 
 #: Function, options, and the reference with the same options.
 CASES = {
@@ -51,6 +51,8 @@ CASES = {
     "accuracy": (cal.accuracy, {}, references.accuracy),
     "top_k_accuracy": (cal.top_k_accuracy, {"k": 3}, lambda *x: references.top_k_accuracy(*x, 3)),
     "aurc": (cal.aurc, {}, references.aurc),
+    "coverage_at_risk": (cal.coverage_at_risk, {}, references.coverage_at_risk),
+    "coverage_at_risk 30 %": (cal.coverage_at_risk, {"risk": 0.3}, lambda *x: references.coverage_at_risk(*x, 0.3)),
     "mean_iou": (cal.mean_iou, {}, references.mean_iou),
     "mean_iou released": (cal.mean_iou, {"rule": "released"}, lambda *x: references.mean_iou(*x, "released")),
     "smooth_ece": (cal.smooth_ece, {}, references.smooth_ece),
@@ -133,7 +135,7 @@ def test_a_perfect_oracle_has_no_error(name: str, seed: int, n: int, k: int) -> 
     value = float(function(logits, target, **options))
     if name == "mean_iou released":
         return  # 0 for classes that do not occur
-    expected = 1 if name in ("accuracy", "top_k_accuracy", "mean_iou") else 0
+    expected = 1 if BY_FUNCTION[function].higher else 0
     assert value == pytest.approx(expected, abs=1e-9)
 
 
@@ -141,13 +143,16 @@ def test_a_perfect_oracle_has_no_error(name: str, seed: int, n: int, k: int) -> 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 200), k=st.integers(2, 12), bins=st.integers(1, 40))
 def test_how_errors_relate(seed: int, n: int, k: int, bins: int) -> None:
     logits, target = data(n, k, seed)
-    ece = float(cal.ece(logits, target, bins))
-    over, under = float(cal.overconfidence(logits, target, bins)), float(cal.underconfidence(logits, target, bins))
+    ece = float(cal.ece(logits, target, num_bins=bins))
+    over, under = (
+        float(cal.overconfidence(logits, target, num_bins=bins)),
+        float(cal.underconfidence(logits, target, num_bins=bins)),
+    )
     assert over + under == pytest.approx(ece, abs=1e-12)
-    assert ece <= float(cal.mce(logits, target, bins)) + 1e-12
-    assert ece <= float(cal.ece(logits, target, bins, norm=2)) + 1e-12
-    assert float(cal.ece(logits, target, 1)) <= ece + 1e-12  # one bin: differences cancel
-    split = cal.brier_split(logits, target, bins)
+    assert ece <= float(cal.mce(logits, target, num_bins=bins)) + 1e-12
+    assert ece <= float(cal.ece(logits, target, num_bins=bins, norm=2)) + 1e-12
+    assert float(cal.ece(logits, target, num_bins=1)) <= ece + 1e-12  # one bin: differences cancel
+    split = cal.brier_split(logits, target, num_bins=bins)
     assert float(split.calibration + split.refinement) == pytest.approx(float(split.total))
     assert float(split.total) == pytest.approx(references.brier_score(logits.numpy(), target.numpy()))
     assert float(split.calibration) == pytest.approx(
@@ -159,12 +164,12 @@ def test_how_errors_relate(seed: int, n: int, k: int, bins: int) -> None:
 def test_confidence_of_exactly_one_and_on_edges() -> None:
     """A popular library puts 1.0 into a bin of its own and gets 0.525 here."""
     probs = torch.tensor([[0.95, 0.05], [1.0, 0.0]], dtype=torch.float64)
-    assert float(cal.ece(cal.from_probs(probs), torch.tensor([0, 1]), 10)) == pytest.approx(0.475)
+    assert float(cal.ece(cal.from_probs(probs), torch.tensor([0, 1]), num_bins=10)) == pytest.approx(0.475)
     # One half, exactly, is in the bin below the edge: apart from what is just above, where gaps would cancel.
     logits = torch.tensor([[0.0, 0.0, -float("inf")], [1e-6, 0.0, -float("inf")]], dtype=torch.float64)
     assert logits[0].softmax(0).amax() == 0.5
-    assert float(cal.ece(logits, torch.tensor([0, 1]), 2)) == pytest.approx(0.5, abs=1e-6)
-    assert float(cal.ece(logits, torch.tensor([0, 1]), 3)) == pytest.approx(0, abs=1e-6)
+    assert float(cal.ece(logits, torch.tensor([0, 1]), num_bins=2)) == pytest.approx(0.5, abs=1e-6)
+    assert float(cal.ece(logits, torch.tensor([0, 1]), num_bins=3)) == pytest.approx(0, abs=1e-6)
 
 
 def test_ties_of_logits_predict_the_first_class() -> None:
@@ -172,7 +177,30 @@ def test_ties_of_logits_predict_the_first_class() -> None:
     assert cal.accuracy(logits, torch.tensor([0, 1, 0])) == 1
     assert cal.accuracy(logits, torch.tensor([1, 2, 2])) == 0
     assert cal.ece(logits, torch.tensor([1, 2, 2])) == pytest.approx(float(logits.softmax(1).amax(1).mean()))
-    assert cal.top_k_accuracy(logits, torch.tensor([1, 2, 2]), 2) == pytest.approx(2 / 3)
+    assert cal.top_k_accuracy(logits, torch.tensor([1, 2, 2]), k=2) == pytest.approx(2 / 3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    samples=st.lists(st.tuples(st.integers(5, 10), st.booleans()), min_size=1, max_size=80),
+    risk=st.sampled_from([0, 0.05, 0.1, 0.29, 0.5, 1]),
+)
+def test_coverage_at_risk_by_thresholds(samples: list[tuple[int, bool]], risk: float) -> None:
+    """Confidences of one digit, so that most are equal: a threshold keeps them together."""
+    confidence = torch.tensor([tenths / 10 for tenths, _ in samples], dtype=torch.float64)
+    logits = cal.from_probs(torch.stack([confidence, 1 - confidence], dim=1))
+    target = torch.tensor([0 if right else 1 for _, right in samples])
+    expected = references.coverage_at_risk(logits.numpy(), target.numpy(), risk)
+    assert float(cal.coverage_at_risk(logits, target, risk=risk)) == expected
+
+
+def test_a_risk_of_exactly_what_is_allowed() -> None:
+    """In floating point 0.29 * 100 is less than 29."""
+    logits = torch.tensor([[2.0, 0.0]]).expand(100, 2)
+    for percent in range(101):
+        target = (torch.arange(100) < percent).long()
+        assert cal.coverage_at_risk(logits, target, risk=percent / 100) == 1
+        assert cal.coverage_at_risk(logits, target, risk=max(0, percent - 1) / 100) == (percent == 0)
 
 
 def test_many_classes_in_blocks() -> None:
@@ -191,14 +219,14 @@ def test_out_of_distribution(score: str) -> None:
     unknown, _ = data(45, 5, seed=1, sharpness=0.7)
     unknown[:20] = known[:20]  # ties
     expected = references.ood_auroc(known.numpy(), unknown.numpy(), score)
-    assert float(cal.ood_auroc(known, unknown, score)) == pytest.approx(expected, abs=1e-12)
-    assert float(cal.ood_auroc(unknown, known, score)) == pytest.approx(1 - expected, abs=1e-12)
-    assert float(cal.ood_fpr95(known, unknown, score)) == pytest.approx(
+    assert float(cal.ood_auroc(known, unknown, score=score)) == pytest.approx(expected, abs=1e-12)
+    assert float(cal.ood_auroc(unknown, known, score=score)) == pytest.approx(1 - expected, abs=1e-12)
+    assert float(cal.ood_fpr95(known, unknown, score=score)) == pytest.approx(
         references.ood_fpr95(known.numpy(), unknown.numpy(), score)
     )
-    assert cal.ood_auroc(known, known, score) == 0.5
+    assert cal.ood_auroc(known, known, score=score) == 0.5
     dense = known.view(3, 4, 5, 5).movedim(-1, 1)
-    assert float(cal.ood_auroc(dense, unknown, score)) == pytest.approx(expected, abs=1e-12)
+    assert float(cal.ood_auroc(dense, unknown, score=score)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", [cal.ece, cal.adaptive_ece, cal.nll])
@@ -240,8 +268,16 @@ def test_from_probs() -> None:
 
 
 BAD = {
-    "nan": (lambda x, y: (x.index_fill(0, torch.tensor([2]), float("nan")), y), ValueError, "1 of 8 samples .* NaN"),
-    "+inf": (lambda x, y: (x.index_fill(0, torch.tensor([2, 5]), float("inf")), y), ValueError, r"2 of 8 .* \+infinite"),
+    "nan": (
+        lambda x, y: (x.index_fill(0, torch.tensor([2]), float("nan")), y),
+        ValueError,
+        "1 of the 8 samples .* 4 logits are NaN, 0 are",
+    ),
+    "+inf": (
+        lambda x, y: (x.index_fill(0, torch.tensor([2, 5]), float("inf")), y),
+        ValueError,
+        r"2 of the 8 .* 4 are \+infinity",
+    ),
     "empty": (lambda x, y: (x[:0], y[:0]), ValueError, "nothing to measure"),
     "all ignored": (lambda x, y: (x, torch.full_like(y, -100)), ValueError, "nothing to measure.*ignore_index=-100"),
     "one class": (lambda x, y: (x[:, :1], y * 0), ValueError, "at least 2 classes"),
@@ -271,6 +307,7 @@ BAD_OPTIONS = [
     (cal.sweep_ece, {"binning": "equal"}, "binning"),
     (cal.classwise_ece, {"norm": 0}, "norm"),
     (cal.top_k_accuracy, {"k": 0}, "k must be at least 1"),
+    (cal.coverage_at_risk, {"risk": 1.1}, "risk must be at least 0 and at most 1, got 1.1"),
     (cal.mean_iou, {"rule": "voc"}, "rule must be one of 'standard', 'released'"),
 ]
 
@@ -285,14 +322,14 @@ def test_bad_ood_input_is_refused() -> None:
     with pytest.raises(ValueError, match="out_logits must be floating point logits"):
         cal.ood_auroc(torch.randn(3, 4), torch.zeros(0, 4))
     with pytest.raises(ValueError, match="score must be one of 'entropy', 'max_prob', 'energy'"):
-        cal.ood_auroc(torch.randn(3, 4), torch.randn(3, 4), "odin")
+        cal.ood_auroc(torch.randn(3, 4), torch.randn(3, 4), score="odin")
 
 
 def test_fewer_samples_than_bins_and_k_beyond_classes() -> None:
     logits, target = data(3, 4)
     for function in (cal.ece, cal.adaptive_ece, cal.debiased_ece, cal.classwise_ece):
-        assert 0 <= float(function(logits, target, 50)) <= 1
-    assert cal.top_k_accuracy(logits, target, 10) == 1
+        assert 0 <= float(function(logits, target, num_bins=50)) <= 1
+    assert cal.top_k_accuracy(logits, target, k=10) == 1
 
 
 def test_inputs_are_left_alone() -> None:

@@ -41,7 +41,7 @@ def test_small_residual_networks_are_he_et_als(name: str, expected: int) -> None
 @pytest.mark.parametrize("name", ["small-cnn", "mlp", "resnet20", "resnet32", "densenet121"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_forward(name: str, channels: int) -> None:
-    network = models.create(name, 7, channels)
+    network = models.create(name, 7, channels=channels)
     logits = network(torch.randn(2, channels, 32, 32))
     assert logits.shape == (2, 7)
     logits.sum().backward()
@@ -56,8 +56,23 @@ def test_stages_halve_the_image(name: str, side: int, stride: int) -> None:
     assert features.shape[-1] == side // stride
 
 
+@pytest.mark.parametrize("name", models.MODELS)
+def test_every_network_is_listed_with_its_name(name: str) -> None:
+    entry = models.MODELS[name]
+    assert entry.key == name
+    assert entry.title
+    assert entry.load() is getattr(models, entry.name)
+    assert entry.name in models.__all__
+
+
+def test_what_networks_need_of_their_inputs() -> None:
+    assert models.needs(models.create("small-cnn", 10)) == models.Needs(padding_words=1, side_multiple=1)
+    assert models.needs(models.create("gpool-cnn", 4, vocabulary=50, dim=8)) == models.Needs(21, 1)
+    assert models.needs(models.create("smp:Unet", 3, encoder="resnet18")) == models.Needs(1, 32)
+
+
 def test_timm_by_name() -> None:
-    network = models.create("timm:resnet18", 5, 1)
+    network = models.create("timm:resnet18", 5, channels=1)
     assert network(torch.randn(2, 1, 64, 64)).shape == (2, 5)
     with pytest.raises(ValueError, match="timm cannot make 'resnet18x'.*did you mean"):
         models.create("timm:resnet18x", 5)
@@ -74,7 +89,7 @@ def test_bad_names() -> None:
 
 @pytest.mark.parametrize("case", cases("arch"), ids=lambda case: case.id)
 def test_gpool_cnn_is_the_released_one(case) -> None:
-    network = models.GPoolCNN(20, torch.zeros(3, 100)).double()
+    network = models.GPoolCNN(20, vectors=torch.zeros(3, 100)).double()
     trained = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
     assert sum(p.numel() for _, p in trained) == COUNTS["gpool_cnn"]["params"] == 247_316
     assert [name.split(".")[0] for name, _ in trained[::2]] == ["conv1", "conv2", "conv3", "fc1", "fc2"]
@@ -86,7 +101,7 @@ def test_gpool_cnn_is_the_released_one(case) -> None:
 
 def test_gpool_cnn_reads_word_numbers() -> None:
     vectors = torch.randn(50, 8)
-    network = models.GPoolCNN(4, vectors)
+    network = models.GPoolCNN(4, vectors=vectors)
     tokens = torch.randint(50, (3, 30))
     torch.testing.assert_close(network(tokens), network.from_vectors(vectors[tokens]))
     assert not network.embedding.weight.requires_grad
@@ -147,7 +162,7 @@ def test_the_running_maximum_of_many_texts_is_made_in_pieces(monkeypatch: pytest
 
 @pytest.mark.parametrize(("name", "channels"), [("Unet", 1), ("DeepLabV3Plus", 3)])
 def test_smp_by_name(name: str, channels: int) -> None:
-    network = models.create(f"smp:{name}", 5, channels, encoder="resnet18").eval()
+    network = models.create(f"smp:{name}", 5, channels=channels, encoder="resnet18").eval()
     assert type(network).__name__ == name
     with torch.no_grad():
         assert network(torch.randn(2, channels, 64, 32)).shape == (2, 5, 64, 32)
@@ -173,9 +188,9 @@ def test_options_of_smp_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("name", "encoder", "message"),
     [
-        ("Unett", "resnet18", "segmentation_models_pytorch has .*DeepLabV3, .* not 'Unett'; did you mean smp:Unet?"),
-        ("unet", "resnet18", "not 'unet'; did you mean smp:Unet?"),
-        ("Unet", "resnet81", "cannot make Unet with the encoder 'resnet81': .*resnet18.*; did you mean resnet18?"),
+        ("Unett", "resnet18", "segmentation_models_pytorch must be one of .*DeepLabV3, .* got 'Unett'; did you mean 'Unet'"),
+        ("unet", "resnet18", "got 'unet'; did you mean 'Unet'"),
+        ("Unet", "resnet81", "cannot make Unet with the encoder 'resnet81': .*resnet18.*; did you mean 'resnet18'"),
         ("Unet", "tu-resnet1888", "cannot make Unet with these options .Unknown model .resnet1888"),
     ],
 )

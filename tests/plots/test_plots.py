@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -12,8 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from calibrant import functional as cal
-from calibrant import losses, metrics, plots, stats
+from calibrant import functional as cal, losses, metrics, plots, stats
 from calibrant.plots.base import COLOURS
 
 mpl.use("Agg")
@@ -43,15 +43,20 @@ def pixel_figure() -> plots.PixelReliability:
 
 
 RUNS = {"CE": [(0.70, 0.081), (0.71, 0.075)], "LS": [(0.74, 0.03)], "CALS-ALM": [(0.75, 0.015), (0.76, 0.02)]}
+BARS = {key: [[0.2, 0.3], [0.25], [0.1, 0.12]] for key in ("ece", "classwise_ece", "nll", "accuracy", "aurc")}
+UNKNOWN = {name: (data(seed=i)[0], data(200, seed=9)[0] / 2) for i, name in enumerate(("CE", "CALS"))}
 FIGURES = {
     "ReliabilityDiagram": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model"),
-    "ReliabilityDiagram 25 bins": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model", 25),
+    "ReliabilityDiagram 25 bins": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model", num_bins=25),
     "ConfidenceHistogram": lambda: plots.ConfidenceHistogram.from_logits(*data(), "a model"),
     "RiskCoverage": lambda: plots.RiskCoverage.from_logits(*data(), "a model"),
     "AccuracyVsECE": lambda: plots.AccuracyVsECE.from_runs(RUNS),
     "MultiplierPath": lambda: plots.MultiplierPath.from_loss(adapted("cals-alm"), {"cat": 0, "dog": 4}),
     "GammaPath": lambda: plots.GammaPath.from_loss(adapted("adafocal")),
     "MetricPath": lambda: plots.MetricPath(["CE", "CALS"], [[1, 2, 3]] * 2, [[0.2, 0.1, 0.08]] * 2, [[0.4, 0.6, 0.7]] * 2),
+    "MethodBars": lambda: plots.MethodBars(list(RUNS), BARS),
+    "ROC": lambda: plots.ROC.from_logits(UNKNOWN, title="digits and noise"),
+    "ShiftCurves": lambda: plots.ShiftCurves(["CE", "CALS"], [0, 1, 2], [[0.9, 0.8, 0.6]] * 2, [[0.02, 0.05, 0.2]] * 2),
     "PixelReliability": pixel_figure,
 }
 every_figure = pytest.mark.parametrize("name", FIGURES)
@@ -121,11 +126,11 @@ def test_reliability_diagram_has_the_bins_of_the_ece() -> None:
     diagram = plots.ReliabilityDiagram.from_logits(logits, target, num_bins=10)
     weights = np.array(diagram.counts) / diagram.samples
     gaps = np.abs(np.array(diagram.confidence) - np.array(diagram.accuracy))
-    assert (weights * gaps).sum() == pytest.approx(float(cal.ece(logits, target, 10))) == pytest.approx(diagram.ece)
+    assert (weights * gaps).sum() == pytest.approx(float(cal.ece(logits, target, num_bins=10))) == pytest.approx(diagram.ece)
     interval = stats.bootstrap("ece", logits, target, num_bins=10)
     assert (diagram.ece_low, diagram.ece_high) == (interval.low, interval.high)
     assert diagram.label == f"ECE {100 * interval.value:.2f} % ({100 * interval.low:.2f} - {100 * interval.high:.2f})"
-    assert diagram.recipe == "10 equal-width bins, n = 600"
+    assert diagram.how == "10 equal-width bins, n = 600"
     filled = np.array(diagram.counts) > 0
     assert (np.array(diagram.low)[filled] <= np.array(diagram.accuracy)[filled]).all()
     assert (np.array(diagram.high)[filled] >= np.array(diagram.accuracy)[filled]).all()
@@ -138,6 +143,10 @@ def test_reliability_diagram_has_the_bins_of_the_ece() -> None:
     low, high = (100 * side for side in (from_panel.ece_low, from_panel.ece_high))
     assert low < 100 * diagram.ece < high
     assert from_panel.label == f"ECE {100 * diagram.ece:.2f} % ({low:.2f} - {high:.2f})"
+    given = plots.ReliabilityDiagram.from_panel(panel.compute(), "own", ece=interval)
+    assert given == plots.ReliabilityDiagram.from_bins(panel.compute().bins, interval, "own")
+    assert given.confidence == pytest.approx(diagram.confidence)
+    assert replace(given, name="", confidence=diagram.confidence) == diagram
 
 
 def test_empty_bins_are_not_drawn_as_calibrated() -> None:
@@ -169,6 +178,34 @@ def test_confidence_histogram_and_risk_coverage() -> None:
     assert curve.coverage[-1] == 1
     assert curve.risk[-1] == pytest.approx(1 - histogram.accuracy)
     assert np.mean(curve.risk) == pytest.approx(curve.aurc) == pytest.approx(float(cal.aurc(logits, target)))
+
+
+def test_roc_curves_by_loops_over_thresholds() -> None:
+    known, unknown = UNKNOWN["CE"]
+    figure = plots.ROC.from_logits({"CE": (known, unknown)}, scores=["max_prob"], points=10**6)
+    doubt = [(1 - z.softmax(1).amax(1)).numpy() for z in (known, unknown)]
+    thresholds = sorted({*doubt[0], *doubt[1]}, reverse=True)
+    for shares, own in zip((figure.known[0], figure.unknown[0]), doubt, strict=True):
+        assert shares == pytest.approx([0, *((own >= t).mean() for t in thresholds), 1], abs=1e-6)
+    assert np.trapezoid(figure.unknown[0], figure.known[0]) == pytest.approx(figure.auroc[0], abs=1e-4)
+    assert figure.auroc == [float(cal.ood_auroc(known, unknown, score="max_prob"))]
+
+
+def test_bars_are_means_in_the_units_of_each_measure() -> None:
+    ax = plots.MethodBars(list(RUNS), BARS).plot()
+    shown = [own for own in ax.child_axes if own.patches]
+    assert [own.get_ylabel() for own in shown] == ["ECE, %", "classwise ECE, %", "NLL", "accuracy, %", "AURC, %"]
+    for own in shown:
+        scale = 100 if "%" in own.get_ylabel() else 1
+        assert [bar.get_height() for bar in own.patches] == pytest.approx([scale * mean for mean in (0.25, 0.25, 0.11)])
+
+
+@every_figure
+def test_shows_itself_in_notebooks(name: str) -> None:
+    figure = FIGURES[name]()
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert repr(figure).startswith(f"{type(figure).__name__}(")
+    assert not plt.get_fignums()
 
 
 def test_accuracy_versus_ece_takes_means_and_deviations() -> None:

@@ -7,23 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from calibrant import functional as cal
-from calibrant import posthoc
-from calibrant.posthoc import METHODS
+from calibrant import functional as cal, posthoc
+from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.spline import natural_spline
 from golden_cases import cases
 from processes import run_as_ranks
 
 DENSE = "local-temperature"
-every = pytest.mark.parametrize("key", METHODS)
-flat = pytest.mark.parametrize("key", [key for key in METHODS if key != DENSE])
+every = pytest.mark.parametrize("key", CALIBRATORS)
+flat = pytest.mark.parametrize("key", [key for key, entry in CALIBRATORS.items() if not entry.dense])
 #: Those that minimise the NLL over a family that holds the identity.
 OPTIMAL = ["temperature", "ets", "vector", "matrix", "dirichlet", DENSE]
 
@@ -42,8 +40,8 @@ def for_key(key: str, n: int = 1920, k: int = 5, sharpness: float = 2.0, seed: i
     return sample(n, k, sharpness, seed, dense=key == DENSE)
 
 
-def create(key: str) -> posthoc.Calibrator:
-    return METHODS[key](epochs=3) if key == DENSE else METHODS[key]()
+def create(key: str, epochs: int = 3) -> posthoc.Calibrator:
+    return posthoc.create(key, **({"epochs": epochs} if key == DENSE else {}))
 
 
 @every
@@ -98,13 +96,13 @@ def test_the_share_is_the_best(tmp_path: Path) -> None:
 @given(seed=st.integers(0, 10**6), k=st.integers(2, 6), sharpness=st.floats(0.2, 5))
 @settings(max_examples=25, deadline=None)
 def test_the_predicted_class_stays_where_it_is_promised(seed: int, k: int, sharpness: float) -> None:
-    for key, method in METHODS.items():
-        if not method.preserves_accuracy:
+    for key, entry in CALIBRATORS.items():
+        if not entry.preserves_accuracy:
             continue
         logits, target = for_key(key, 192, k, sharpness, seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            calibrator = (method(epochs=1) if key == DENSE else method()).fit(logits, target)
+            calibrator = create(key, epochs=1).fit(logits, target)
         new, _ = for_key(key, 192, k, sharpness, seed + 1)
         assert torch.equal(calibrator.transform(new).argmax(1), new.argmax(1)), key
 
@@ -113,7 +111,7 @@ def test_the_predicted_class_stays_where_it_is_promised(seed: int, k: int, sharp
 @pytest.mark.parametrize("key", ["spline", "temperature", "ets"])
 def test_a_lead_of_one_digit_is_kept(key: str, dtype: torch.dtype) -> None:
     logits, target = for_key(key, 192, 2, 0.25, 422)
-    calibrator = METHODS[key]().fit(logits, target)
+    calibrator = posthoc.create(key).fit(logits, target)
     if key == "temperature":
         calibrator.temperature_ = torch.tensor(900.0, dtype=torch.float64)
     close = torch.tensor([[0.018, 0.018], [0.018, 0.018]], dtype=dtype)
@@ -122,8 +120,26 @@ def test_a_lead_of_one_digit_is_kept(key: str, dtype: torch.dtype) -> None:
 
 
 def test_promises_about_accuracy() -> None:
-    keeps = {key for key, method in METHODS.items() if method.preserves_accuracy}
+    keeps = {key for key, entry in CALIBRATORS.items() if entry.preserves_accuracy}
     assert keeps == {"temperature", "ets", "spline", DENSE}
+
+
+@every
+def test_the_table_says_what_the_classes_say(key: str) -> None:
+    entry, calibrator = CALIBRATORS[key], posthoc.create(key)
+    assert type(calibrator) is entry.load() is getattr(posthoc, entry.name)
+    assert (calibrator.key, calibrator.preserves_accuracy) == (key, entry.preserves_accuracy)
+    assert entry.dense == (key == DENSE)
+    assert entry.title
+    assert entry.paper
+
+
+def test_created_by_key() -> None:
+    assert posthoc.create("histogram", num_bins=7, binning="width").options == {"num_bins": 7, "binning": "width"}
+    with pytest.raises(
+        ValueError, match="calibrator must be one of temperature, .*, got 'isotonik'; did you mean 'isotonic'"
+    ):
+        posthoc.create("isotonik")
 
 
 # The same for arrays, images, parts that are ignored, probabilities of 0
@@ -220,12 +236,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     logits, target = sample(200, 3, 2.0)
     calibrator = posthoc.TemperatureScaling().fit(logits, target)
     calibrator.save(tmp_path / "a")
-    with pytest.raises(FileExistsError, match="exists already; pass force=True"):
+    with pytest.raises(FileExistsError, match="already exists; pass `force=True` to replace it"):
         calibrator.save(tmp_path / "a")
     calibrator.save(tmp_path / "a", force=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("...")
-    with pytest.raises(FileExistsError, match="exists already; choose another name"):
+    with pytest.raises(FileExistsError, match="already exists; choose another name"):
         calibrator.save(tmp_path / "other", force=True)
     assert (tmp_path / "other" / "thesis.tex").exists()
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from calibrant.cli import main
-from calibrant.report import collect
-from calibrant.report.page import headline
+from calibrant.errors import InputError
+from calibrant.report import Report, write_report
+from calibrant.report.words import headline
+from calibrant.runs import Run, Summary
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def test_hovering_shows_the_numbers_of_a_bin(browser, study: Path) -> None:
     open_page(browser, study / "report.html")
     chart = browser.find_element("id", "reliability-0")
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
-    bins = collect([study])["methods"][0]["bins"]
+    bins = Report(study).content["methods"][0]["bins"]
     fullest = int(np.argmax(bins["counts"]))
     place = browser.execute_script(
         "const c = arguments[0], a = c._fullLayout.xaxis, y = c._fullLayout.yaxis, r = c.getBoundingClientRect();"
@@ -160,7 +162,7 @@ def test_what_comes_from_data_is_text(browser, tmp_path: Path) -> None:
     open_page(browser, tmp_path / "r.html")
     assert browser.title == "Calibration report"
     assert not browser.find_elements("css selector", "img, b")
-    assert NASTY in json.dumps(collect(sources)).encode().decode("unicode_escape")
+    assert NASTY in json.dumps(Report(*sources).content).encode().decode("unicode_escape")
     assert "x<img src=x onerror=alert(1)>" in browser.find_element("id", "table").text
 
 
@@ -169,9 +171,9 @@ def test_of_a_run_and_of_files(browser, study: Path, tmp_path: Path) -> None:
     open_page(browser, tmp_path / "run.html")
     assert not browser.find_elements("id", "scatter")
     assert not browser.find_element("id", "choose").is_displayed()
-    assert "confidence and accuracy differ by" in browser.find_element("tag name", "header").text
+    assert "ce-seed0: confidence is off by" in browser.find_element("tag name", "header").text
     recipe = browser.execute_script("return document.getElementById('recipe').textContent")
-    assert "imbalance: 20" in recipe
+    assert "ratio: 20" in recipe
     shutil.copy(study / "ce-seed0/predictions/test.npz", tmp_path / "a.npz")
     assert (
         main(
@@ -199,35 +201,67 @@ def test_figures_are_written(study: Path, tmp_path: Path) -> None:
     stems = {"reliability", "accuracy-vs-ece", "bars", "epochs", "multipliers-cals-alm", "gammas-adafocal"}
     assert names == {f"{stem}.{ending}" for stem in stems for ending in ("pdf", "png")}
     assert (tmp_path / "figures/epochs.pdf").read_bytes()[:4] == b"%PDF"
-    assert main(["report", str(study), "--output", str(tmp_path / "r.html")]) == 2
+    (tmp_path / "r.html").write_text("of yesterday")
+    assert main(["report", str(study), "--output", str(tmp_path / "r.html")]) == 0
+    assert (tmp_path / "r.html").read_text() == (study / "report.html").read_text()
 
 
-def summary(method: str, ece: float, accuracy: float, difference: float = 0.0, p: float | None = None) -> dict[str, Any]:
+def summary(method: str, ece: float, accuracy: float, difference: float = 0.0, p: float | None = None) -> Summary:
     found = {} if p is None else {"ece": {"difference": difference, "low": difference - 0.01, "high": difference + 0.01}}
     values = {"ece": [ece, ece], "accuracy": [accuracy, accuracy]}
-    return {
-        "method": method,
-        "seeds": [0, 1],
-        "before": values,
-        "differences": found,
-        "p_values": {} if p is None else {"ece": p},
-    }
+    return Summary(method, [0, 1], values, values, [1.0, 1.0], {} if p is None else {"ece": p}, found)
 
 
 def test_the_headline_says_how_much_and_how_sure() -> None:
     rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
     gap = "Over all test samples together the gap is 5.5 points"
     assert headline(rows) == [
-        "cals-alm knows best how sure it is: its confidence is off by 2.0 points on average (2 runs of each).",
+        "cals-alm is the best calibrated: its confidence is off by 2.0 points on average (2 runs of each).",
         f"ce is off by 8.0. {gap} (95 % interval 4.5 to 6.5), more than chance.",
         "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
-    assert (
-        headline(rows)[0] == "ls comes out first, off by 7.0 points on average (2 runs of each), but its lead may be chance."
-    )
+    off = "its confidence is off by 7.0 points on average (2 runs of each)"
+    assert headline(rows)[0] == f"ls comes out first ({off}), but its lead may be chance."
+    assert headline(rows)[1].endswith("the gap is 1.0 points (95 % interval 0.0 to 2.0), which chance could explain.")
     assert headline(rows)[2].endswith("is the same as that of ce.")
     assert headline(rows[:1])[1] == "No other method in this study comes closer."
+
+
+def test_reports_from_python(study: Path, tmp_path: Path) -> None:
+    report = Report(study)
+    assert repr(report).endswith("15 bins': ce, cals-alm, adafocal)")
+    assert report.html() == (study / "report.html").read_text()
+    report.write(tmp_path / "r.html")
+    with pytest.raises(InputError, match="r.html already exists; .*pass `force=True` to replace it"):
+        report.write(tmp_path / "r.html")
+    (tmp_path / "r.html").write_text("of yesterday")
+    write_report(tmp_path / "r.html", [study], force=True)
+    assert (tmp_path / "r.html").read_text() == report.html()
+    (tmp_path / "reliability.pdf").write_text("of yesterday")
+    with pytest.raises(InputError, match="reliability.pdf already exists"):
+        report.write_figures(tmp_path)
+
+
+def test_a_report_of_audits(study: Path) -> None:
+    run = Run.load(study / "ce-seed0")
+    found = Report(run.test, run.folder, run.folder.predictions(), run.result.at("after")).content
+    assert [method["name"] for method in found["methods"]] == ["test", "ce-seed0", "test (2)", "test after temperature"]
+    first, second, third, after = found["methods"]
+    assert first["values"] == second["values"]
+    assert first["bins"]["counts"] == third["bins"]["counts"]
+    assert after["values"]["ece"] == second["values_after"]["ece"]
+    assert [method["runs"] for method in found["methods"]] == [1] * 4
+    assert found["sections"]["epochs"]
+    assert [sentence.split(":")[0] for sentence in found["headline"]] == [method["name"] for method in found["methods"]]
+
+
+def test_what_is_no_number_is_null(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", logits=np.eye(3)[[0, 1, 0, 1]] * 3, target=np.array([0, 1, 1, 1]))  # nobody is of class 2
+    report = Report(tmp_path / "p.npz")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', report.html(), re.DOTALL)[1])
+    assert data["methods"][0]["classes"][2]["accuracy"] is None
+    assert data["methods"][0]["classes"][0]["accuracy"] == 1
 
 
 def test_nothing_to_report(tmp_path: Path, capsys) -> None:

@@ -6,8 +6,7 @@ import torch
 from sklearn.metrics import jaccard_score
 from torch import Tensor
 
-from calibrant import functional as cal
-from calibrant import stats
+from calibrant import functional as cal, stats
 
 
 def segmented(images: int = 6, k: int = 4, side: int = 12, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -33,32 +32,39 @@ def brute_force(logits: Tensor, target: Tensor, num_bins: int) -> dict[str, floa
                     z = np.exp(image[:, row, column] - image[:, row, column].max())
                     pixels.append((z.max() / z.sum(), int(z.argmax()), int(labels[row, column])))
         pooled += pixels
-        own += [error(pixels, num_bins)] if pixels else []
+        own += [mean_gap(pixels, num_bins)] if pixels else []
     label, predicted = [p[2] for p in pooled], [p[1] for p in pooled]
     classes = sorted({*label, *predicted})
     return {
         "accuracy": float(np.mean(np.array(label) == np.array(predicted))),
         "mean_iou": float(jaccard_score(label, predicted, labels=classes, average="macro")),
-        "ece": error(pooled, num_bins),
+        "ece": mean_gap(pooled, num_bins),
+        "overconfidence": sum(w * max(0.0, g) for w, g in gaps(pooled, num_bins)),
+        "underconfidence": sum(w * max(0.0, -g) for w, g in gaps(pooled, num_bins)),
+        "mce": max(abs(g) for _, g in gaps(pooled, num_bins)),
         "image_ece": float(np.mean(own)),
     }
 
 
-def error(pixels: list[tuple[float, int, int]], num_bins: int) -> float:
+def mean_gap(pixels: list[tuple[float, int, int]], num_bins: int) -> float:
+    return sum(w * abs(g) for w, g in gaps(pixels, num_bins))
+
+
+def gaps(pixels: list[tuple[float, int, int]], num_bins: int) -> list[tuple[float, float]]:
+    """Weight and mean confidence minus accuracy of each bin that is not empty."""
     bins: dict[int, list[tuple[float, int, int]]] = {}
     for pixel in pixels:
         bins.setdefault(min(int(pixel[0] * num_bins), num_bins - 1), []).append(pixel)
-    gaps = [abs(sum(c - (p == y) for c, p, y in own)) for own in bins.values()]
-    return sum(gaps) / len(pixels)
+    return [(len(own) / len(pixels), sum(c - (p == y) for c, p, y in own) / len(own)) for own in bins.values()]
 
 
 @pytest.mark.parametrize("num_bins", [15, 4])
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_values_are_those_of_loops_over_pixels(num_bins: int, size: int) -> None:
     logits, target = segmented()
-    bins = stats.ImageBins(num_bins)
+    bins = stats.ImageBins(num_bins=num_bins)
     for x, y in zip(logits.split(size), target.split(size), strict=True):
-        bins.update(x, y, 255)
+        bins.update(x, y, ignore_index=255)
     found = bins.intervals(resamples=50)
     expected = brute_force(logits, target, num_bins)
     assert {name: interval.value for name, interval in found.items()} == pytest.approx(expected, abs=1e-12)
@@ -73,7 +79,7 @@ def test_a_class_that_nobody_sees_does_not_count() -> None:
     logits[:, 3] = -50
     target[target == 3] = 0
     bins = stats.ImageBins()
-    bins.update(logits, target, 255)
+    bins.update(logits, target, ignore_index=255)
     found = bins.intervals(resamples=20)
     assert found["mean_iou"].value == pytest.approx(brute_force(logits, target, 15)["mean_iou"], abs=1e-12)
 
@@ -86,23 +92,22 @@ def test_images_that_are_worked_on_in_pieces_are_told_apart() -> None:
     target[1] = torch.randint(21, (230, 230))  # all of the first are right, few of the second
     target[:, :, ::7] = 255
     bins = stats.ImageBins()
-    bins.update(logits, target, 255)
+    bins.update(logits, target, ignore_index=255)
     found = bins.intervals(resamples=20)
-    for name in ("accuracy", "ece", "mean_iou"):
+    for name in ("accuracy", "ece", "overconfidence", "underconfidence", "mce", "mean_iou"):
         expected = float(getattr(cal, name)(logits, target, ignore_index=255))
         assert found[name].value == pytest.approx(expected, abs=1e-6), name
     expected = float(cal.per_image(cal.ece, logits, target, ignore_index=255))
     assert found["image_ece"].value == pytest.approx(expected, abs=1e-6)
     alone = [float(cal.accuracy(logits[i : i + 1], target[i : i + 1], ignore_index=255)) for i in range(2)]
-    assert torch.cat(bins.tables, dim=1)[2].sum(1).div(torch.cat(bins.tables, dim=1)[0].sum(1)).tolist() == pytest.approx(
-        alone
-    )
+    sums = bins.bins[0]
+    assert (sums.correct.sum(1) / sums.counts.sum(1)).tolist() == pytest.approx(alone)
 
 
 def test_one_image_says_nothing_of_others() -> None:
     logits, target = segmented()
     bins = stats.ImageBins()
-    bins.update(logits[:1], target[:1], 255)
+    bins.update(logits[:1], target[:1], ignore_index=255)
     for interval in bins.intervals(resamples=50).values():
         assert (interval.low, interval.high) == (0.0, 1.0)
 
@@ -111,14 +116,12 @@ def test_intervals_are_those_of_drawing_images() -> None:
     """An image with its pixels at a time, copied and measured anew."""
     logits, target = segmented(images=12)
     bins = stats.ImageBins()
-    bins.update(logits, target, 255)
+    bins.update(logits, target, ignore_index=255)
     found = bins.intervals(resamples=4000, seed=1)
     kept = [i for i in range(12) if i != 1]
     random = np.random.default_rng(2)
     measures = {
-        "accuracy": cal.accuracy,
-        "ece": cal.ece,
-        "mean_iou": cal.mean_iou,
+        **{name: getattr(cal, name) for name in found if name != "image_ece"},
         "image_ece": lambda x, y, ignore_index: cal.per_image(cal.ece, x, y, ignore_index=ignore_index),
     }
     drawn: dict[str, list[float]] = {name: [] for name in measures}
@@ -127,5 +130,6 @@ def test_intervals_are_those_of_drawing_images() -> None:
         for name, measure in measures.items():
             drawn[name].append(float(measure(logits[chosen], target[chosen], ignore_index=255)))
     for name, values in drawn.items():
-        width = found[name].high - found[name].low
-        assert width == pytest.approx(np.subtract(*np.quantile(values, [0.975, 0.025])), rel=0.25), name
+        low, high = found[name].value + np.mean(values) - np.quantile(values, [0.975, 0.025])
+        width = min(high, 1) - max(low, 0)
+        assert found[name].high - found[name].low == pytest.approx(width, rel=0.25), name

@@ -10,27 +10,32 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from calibrant import functional as cal
-from calibrant import losses
-from calibrant.predictions import InputError, open_predictions
-from calibrant.train import DivergedError, Recipe, Run, fit
-from calibrant.train import engine as engines
+from calibrant import functional as cal, losses
+from calibrant.audit import Audit
+from calibrant.errors import InputError
+from calibrant.evaluation import TrainedNetwork
+from calibrant.files import finite
+from calibrant.recipes import Data, LongTail, LossChoice, Model, Optimizer, Recipe, Schedule
+from calibrant.records import to_plain
+from calibrant.runs import Run, RunFolder, RunResult
+from calibrant.train import DivergedError, engine as engines, fit
+from calibrant.train.checkpoints import load_checkpoint, newest_checkpoint
 from calibrant.train.engine import Keeper, Module, learning_rate
-from calibrant.train.fit import load_checkpoint, newest_checkpoint
-from calibrant.train.recipe import Data, LossChoice, Model, Optimizer, Schedule
 
 
 def recipe(loss: str = "cals-alm", epochs: int = 5, **more) -> Recipe:
     return Recipe(
         name="test",
-        data=Data(options={"imbalance": 10}),
+        data=Data(long_tail=LongTail(10)),
         loss=LossChoice(loss),
         optimizer=Optimizer("adam", lr=3e-3),
         epochs=epochs,
@@ -39,13 +44,19 @@ def recipe(loss: str = "cals-alm", epochs: int = 5, **more) -> Recipe:
     )
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "history.csv").open() as file:
+def rows(folder: RunFolder | Path) -> list[dict[str, str]]:
+    """The history as it stands in its file, which RunFolder reads in tests/runs."""
+    with (Path(folder) / "history.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+def weights(folder: RunFolder | Path) -> dict[str, torch.Tensor]:
+    return torch.load(Path(folder) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def plain(result: RunResult | Audit) -> dict[str, Any]:
+    """As it is written to JSON, where what is not a number equals itself."""
+    return finite(to_plain(result))
 
 
 # The run folder
@@ -59,22 +70,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_folder_holds_the_proof(finished: Run) -> None:
-    folder = finished.folder
+    folder = finished.folder.path
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert names == {
         "recipe.yaml", "environment.json", "history.csv", "learned.npz", "metrics.json", "split.npz",
         "checkpoints/last.ckpt", "checkpoints/previous.ckpt", "predictions/validation.npz", "predictions/test.npz",
     }  # fmt: skip
-    logits, target = open_predictions(folder).load()
-    assert finished.metrics["test"]["ece"] == pytest.approx(float(cal.ece(logits, target)))
-    assert finished.metrics["test"]["accuracy"] == pytest.approx(float(cal.accuracy(logits, target)))
-    assert finished.metrics["parameters"] == 47_530
+    logits, target = finished.folder.open().read_all()
+    assert finished.result.test["ece"] == pytest.approx(float(cal.ece(logits, target)))
+    assert finished.result.test["accuracy"] == pytest.approx(float(cal.accuracy(logits, target)))
+    assert finished.result.parameters == 47_530
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["torch"] == torch.__version__
-    assert environment["threads"] == torch.get_num_threads()
+    assert environment["versions"]["torch"] == torch.__version__
+    assert environment["machine"]["threads"] == torch.get_num_threads()
     assert len(environment["data"]["train"]["checksum"]) == 16
     assert environment["train_counts"][0] == 84
-    assert Run.load(folder).metrics == finished.metrics
+    again = Run.load(folder)
+    assert (again.folder, again.recipe, plain(again.result)) == (finished.folder, finished.recipe, plain(finished.result))
 
 
 def test_predictions_are_those_of_the_checkpoint(finished: Run) -> None:
@@ -83,7 +95,7 @@ def test_predictions_are_those_of_the_checkpoint(finished: Run) -> None:
     network.load_state_dict({k[8:]: v for k, v in weights(finished.folder).items() if k.startswith("network.")})
     with torch.no_grad():
         expected = network(data.test.x)
-    logits, target = open_predictions(finished.folder).load()
+    logits, target = finished.folder.open().read_all()
     assert torch.equal(target, data.test.y)
     torch.testing.assert_close(logits, expected)
 
@@ -103,7 +115,7 @@ def test_history_has_a_row_for_each_epoch(finished: Run) -> None:
         "multipliers_mean",
     ):
         assert all(math.isfinite(float(row[name])) for row in history), name
-    with np.load(finished.folder / "learned.npz") as learned:
+    with np.load(finished.folder.path / "learned.npz") as learned:
         assert learned["multipliers"].shape == learned["rho"].shape == (5, 10)
         np.testing.assert_allclose(learned["multipliers"][-1], weights(finished.folder)["loss.multipliers"])
         assert float(history[-1]["multipliers_max"]) == pytest.approx(learned["multipliers"][-1].max())
@@ -137,22 +149,22 @@ def test_the_engine_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_trained_again(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Module, "training_step", lambda *_: pytest.fail("it trains"))
     again = fit(recipe(), finished.folder, quiet=True)
-    assert again.metrics == finished.metrics
+    assert plain(again.result) == plain(finished.result)
 
 
 def test_force_starts_over(tmp_path: Path) -> None:
     first = fit(recipe(epochs=1), tmp_path / "a", quiet=True)
-    started = json.loads((first.folder / "environment.json").read_text())
+    started = first.folder.environment()
     fit(recipe("ce", epochs=1), tmp_path / "a", force=True, quiet=True)
-    again = json.loads((tmp_path / "a" / "environment.json").read_text())
-    assert "resumed" not in again
-    assert started["data"] == again["data"]
-    assert Run.load(tmp_path / "a").metrics["loss"] == "ce"
+    again = RunFolder(tmp_path / "a").environment()
+    assert again.resumed == []
+    assert started.data == again.data
+    assert Run.load(tmp_path / "a").result.loss == "ce"
     assert not (tmp_path / "a" / "learned.npz").exists()
 
 
 def test_other_runs_and_other_folders_are_left_alone(finished: Run, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="another recipe \\(epochs was 5, now 6\\); choose another --out"):
+    with pytest.raises(InputError, match="another recipe \\(epochs was 5, now 6\\); pass another `out`, or `force=True`"):
         fit(recipe(epochs=6), finished.folder, quiet=True)
     (tmp_path / "thesis.tex").write_text("...")
     with pytest.raises(InputError, match="exists and is not a run folder"):
@@ -163,7 +175,7 @@ def test_other_runs_and_other_folders_are_left_alone(finished: Run, tmp_path: Pa
 def test_circumstances_may_change(finished: Run) -> None:
     other = recipe(trainer={"log_every_n_steps": 7})
     other.data.workers = 0
-    assert fit(other, finished.folder, quiet=True).metrics == finished.metrics
+    assert plain(fit(other, finished.folder, quiet=True).result) == plain(finished.result)
 
 
 # Crashes
@@ -201,8 +213,8 @@ def train_and_die_while_writing(folder: Path, epoch: int) -> None:
 
     def dying(self, trainer, *, better):
         if trainer.current_epoch == epoch:  # half of a checkpoint is on disk
-            trainer.save_checkpoint(self.folder / "checkpoints" / "new.ckpt", weights_only=False)
-            path = self.folder / "checkpoints" / "new.ckpt"
+            path = self.folder.checkpoint("new")
+            trainer.save_checkpoint(path, weights_only=False)
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
             die()
         save(self, trainer, better=better)
@@ -237,15 +249,13 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_happened(finished: Ru
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     for part in ("validation", "test"):
-        assert torch.equal(
-            open_predictions(folder, part=part).load()[0], open_predictions(finished.folder, part=part).load()[0]
-        )
+        assert torch.equal(RunFolder(folder).open(part).read_all()[0], finished.folder.open(part).read_all()[0])
     strip = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows(f)] for f in (folder, finished.folder)]
     assert strip[0] == strip[1]
-    with np.load(folder / "learned.npz") as a, np.load(finished.folder / "learned.npz") as b:
+    with np.load(folder / "learned.npz") as a, np.load(finished.folder.path / "learned.npz") as b:
         assert all(np.array_equal(a[name], b[name]) for name in b.files)
-    assert run.metrics["test"]["ece"] == finished.metrics["test"]["ece"]
-    assert len(json.loads((folder / "environment.json").read_text())["resumed"]) == 3
+    assert plain(run.result.test) == plain(replace(finished.result.test, source=run.result.test.source))
+    assert len(run.folder.environment().resumed) == 3
 
 
 def test_dropout_and_augmentation_survive_too(tmp_path: Path) -> None:
@@ -279,13 +289,13 @@ def test_broken_and_foreign_checkpoints_are_named_and_passed_over(tmp_path: Path
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2])
     with pytest.warns(UserWarning, match="last.ckpt cannot be read, it may be cut short .*; it is passed over"):
-        assert newest_checkpoint(folder, recipe()) == previous
+        assert newest_checkpoint(RunFolder(folder), recipe()) == previous
     torch.save({"state_dict": {}}, last)
     with pytest.warns(UserWarning, match="last.ckpt is not a checkpoint of calibrant; it is passed over"):
-        assert newest_checkpoint(folder, recipe()) == previous
+        assert newest_checkpoint(RunFolder(folder), recipe()) == previous
     last.write_bytes(content)
     with pytest.raises(ValueError, match="belongs to another recipe \\(optimizer.lr was 0.003, now 0.1\\)"):
-        load_checkpoint(last, recipe().__class__(**{**vars(recipe()), "optimizer": Optimizer("adam", lr=0.1)}))
+        load_checkpoint(last, replace(recipe(), optimizer=Optimizer("adam", lr=0.1)))
     last.write_bytes(content[:100])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -299,7 +309,7 @@ def test_a_full_disk_does_not_destroy_the_last_checkpoint(tmp_path: Path, monkey
 
     def full(self, trainer, *, better):
         if trainer.current_epoch == 2:
-            (self.folder / "checkpoints" / "new.ckpt").write_bytes(b"half of")
+            self.folder.checkpoint("new").write_bytes(b"half of")
             raise OSError(errno.ENOSPC, "No space left on device")
         save(self, trainer, better=better)
 
@@ -350,8 +360,8 @@ def test_the_selected_checkpoint_is_reported(tmp_path: Path, select) -> None:
     run = fit(mine, tmp_path / "run", quiet=True)
     values = [float(row[select]) for row in rows(run.folder)]
     best = values.index(max(values) if select == "accuracy" else min(values))
-    assert run.metrics["reported"] == f"{select} checkpoint, epoch {best + 1} of 6"
-    logits, target = open_predictions(run.folder, part="validation").load()
+    assert run.result.reported == f"{select} checkpoint, epoch {best + 1} of 6"
+    logits, target = run.folder.open("validation").read_all()
     measure = {"accuracy": cal.accuracy, "nll": cal.nll, "ece": cal.ece}[select]
     assert float(measure(logits, target)) == pytest.approx(values[best], rel=1e-6)
 
@@ -382,7 +392,7 @@ def test_options_of_the_trainer(tmp_path: Path) -> None:
     history = rows(run.folder)
     assert history[0]["ece"] == ""
     assert float(history[1]["ece"]) > 0
-    logged = next((run.folder / "logs").rglob("metrics.csv")).read_text()
+    logged = next((run.folder.path / "logs").rglob("metrics.csv")).read_text()
     assert "train_loss" in logged.splitlines()[0]
 
 
@@ -390,11 +400,26 @@ def test_recipes_of_ones_own_code_need_leave(tmp_path: Path) -> None:
     mine = recipe("ce", epochs=1)
     mine.model = Model("calibrant.models.mlp.MLP", {"hidden": [8]})
     with pytest.raises(
-        ValueError, match="model.name: 'calibrant.models.mlp.MLP' is code outside calibrant, .* --allow-code"
+        ValueError, match="model.name: 'calibrant.models.mlp.MLP' is code outside calibrant, .* `allow_code=True`"
     ):
         fit(mine, tmp_path / "run", quiet=True)
     run = fit(mine, tmp_path / "run", quiet=True, allow_code=True)
-    assert run.metrics["parameters"] == 64 * 8 + 8 + 80 + 10
+    assert run.result.parameters == 64 * 8 + 8 + 80 + 10
+
+
+@pytest.mark.parametrize("name", ["own_code.Squared", "own_code.Plain"])
+def test_losses_of_ones_own(tmp_path: Path, name: str) -> None:
+    """One that is told the number of classes, and one that is any module."""
+    mine = recipe(name, epochs=2)
+    mine.loss.options = {"scale": 2.0}
+    run = fit(mine, tmp_path / "run", quiet=True, allow_code=True)
+    assert (run.result.loss, run.folder.recipe().loss) == (name, LossChoice(name, {"scale": 2.0}))
+    losses = [row["validation_loss"] for row in run.folder.history()]
+    assert losses[1] < losses[0]
+    trained = TrainedNetwork.load(run.folder, allow_code=True)
+    torch.testing.assert_close(trained.in_order(trained.data.test)[0], run.folder.open().read_all()[0])
+    with pytest.raises(InputError, match="is code outside calibrant"):
+        TrainedNetwork.load(run.folder)
 
 
 @pytest.mark.parametrize(
@@ -405,14 +430,14 @@ def test_recipes_of_ones_own_code_need_leave(tmp_path: Path) -> None:
         ({"methods": {"mbls": {"weigth": 1}}}, "methods.mbls.weigth is not known"),
         ({"model": Model("resnet5")}, "model.name must be one of .*did you mean 'resnet50'"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"trainer": {"device": 2}}, "trainer.device is not known; did you mean trainer.devices"),
+        ({"trainer": {"device": 2}}, "trainer.device is not known; did you mean 'devices'"),
         ({"trainer": {"max_epochs": 2}}, "trainer.max_epochs is set by the recipe itself"),
         ({"optimizer": Optimizer(lr=-1.0)}, "optimizer.lr must be more than 0"),
     ],
 )
 def test_bad_recipes_are_refused_by_field(tmp_path: Path, change, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        fit(Recipe(**{**vars(recipe()), **change}), tmp_path / "run", quiet=True)
+        fit(replace(recipe(), **change), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -447,8 +472,8 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     for name in one:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(two["loss.multipliers"], one["loss.multipliers"], rtol=0, atol=1e-6)
-    a, b = (Run.load(tmp_path / name).metrics for name in ("one", "two"))
-    assert a["validation"]["samples"] == b["validation"]["samples"] == 200
+    a, b = (Run.load(tmp_path / name).result for name in ("one", "two"))
+    assert a.validation.samples == b.validation.samples == 200
     accuracy = [[row["accuracy"] for row in rows(tmp_path / name)] for name in ("one", "two")]
     assert accuracy[0] == accuracy[1]  # no validation sample is counted twice
     assert not list(tmp_path.glob("two-*"))

@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import Any
 
 from calibrant import __version__
+from calibrant.errors import InputError
 from calibrant.extras import require
 
 #: Every command, its module under ``calibrant.cli``, and what it does.
 COMMANDS = {
-    "train": "train a classifier as a recipe says; the same command again resumes",
+    "train": "train a classifier from a recipe; the same command again resumes",
     "compare": "train several losses with several seeds and print the table",
     "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
@@ -21,7 +22,7 @@ COMMANDS = {
     "ood": "tell unknown data from known by the uncertainty of runs: AUROC, FPR95, AUPR",
     "shift": "measure runs on corrupted test images: accuracy and ECE against severity",
     "report": "write a self-contained page of a study, of runs, or of files of predictions",
-    "list": "show recipes, losses, calibrators, metrics, models or data sets",
+    "list": "show recipes, losses, calibrators, metrics, models, data sets and corruptions",
 }
 #: Those that take fields of a recipe.
 RECIPES = ("train", "compare")
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subcommands = parser.add_subcommands(required=True, dest="command")
     for name, purpose in COMMANDS.items():
         subcommands.add_subcommand(name, _module(name).parser(), help=purpose)
-    own, fields = _split(list(sys.argv[1:] if arguments is None else arguments))
+    own, fields = split_fields(list(sys.argv[1:] if arguments is None else arguments))
     config = parser.parse_args(own)
     return _run(config, fields)
 
@@ -53,24 +54,20 @@ def _module(command: str) -> Any:
     return import_module(f"calibrant.cli.{'listing' if command == 'list' else command}")
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+def split_fields(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The command's own arguments, and the fields of a recipe that train and compare take besides."""
-    module = _module(arguments[0]) if arguments and arguments[0] in RECIPES else None
-    if module is None:
+    from calibrant.cli.fields import split
+
+    if not arguments or arguments[0] not in RECIPES:
         return arguments, []
-    known = {name for action in module.parser()._actions for name in action.option_strings}  # noqa: SLF001
-    own, fields = [arguments[0]], list[str]()
-    expects = False  # whether a field's value comes next
-    for argument in arguments[1:]:
-        is_field = argument.startswith("--") and argument.split("=")[0] not in known
-        (fields if is_field or (expects and not argument.startswith("--")) else own).append(argument)
-        expects = is_field and "=" not in argument
-    return own, fields
+    parser = _module(arguments[0]).parser()
+    known = {name for action in parser._actions for name in action.option_strings}  # noqa: SLF001
+    own, fields = split(arguments[1:], known)
+    return [arguments[0], *own], fields
 
 
 def _run(config: object, fields: list[str]) -> int:
     from calibrant.cli.console import error, warn
-    from calibrant.predictions import InputError
 
     command = config.command  # type: ignore[attr-defined]
     try:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, open_file, progress, wrote
+from calibrant.cli.console import Parser, open_file, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,24 +33,25 @@ def parser() -> Parser:
 def run(config: Any) -> None:
     """Transform a few rows at a time."""
     from calibrant import posthoc
-    from calibrant.predictions import InputError, refuse_existing, write_npz
+    from calibrant.errors import InputError, input_errors
+    from calibrant.files import refuse_existing
+    from calibrant.predictions import write_npz
 
     kind = config["as"]
     if kind not in ("logits", "probs"):
         raise InputError(f"--as must be logits or probs, got {kind}")
     if not config.output.endswith(".npz"):
         raise InputError(f"--output {config.output} must end in .npz")
-    refuse_existing(config.output, force=config.force)
-    try:
+    with input_errors():
         calibrator = posthoc.load(config.calibrator)
-    except ValueError as error:
-        raise InputError(str(error)) from error
     file = open_file(config.file, config)
+    protect_runs(config.output)
+    refuse_existing(config.output, force=config.force)
     if file.num_classes != calibrator.num_classes:
         raise InputError(
             f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted with {calibrator.num_classes}"
         )
-    if calibrator.key == "local-temperature" and len(file.shape) != 2:
+    if posthoc.CALIBRATORS[calibrator.key].dense and len(file.shape) != 2:
         raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), {file.path} holds others")
     rows = file.count()
     with progress(f"calibrating {file.path.name}", rows) as advance:

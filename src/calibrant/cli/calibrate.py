@@ -1,10 +1,10 @@
 """``calibrant calibrate``: fit post-hoc calibrators and measure them."""
 
-import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, open_file, out, progress, wrote
+from calibrant.cli.console import Parser, open_file, out, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,13 +34,13 @@ def parser() -> Parser:
         nargs="+",
         default=["temperature"],
         metavar="METHOD",
-        help="temperature, ets, vector, matrix, dirichlet, platt, histogram, isotonic, bbq, spline, local-temperature "
-        "(dense predictions); all; or auto, the best by cross-validated NLL on the validation predictions.",
+        help="Calibrators (calibrant list calibrators); all; or auto, the best by cross-validated NLL on the validation "
+        "predictions.",
     )
     options.reading_options()
     options.measuring_options()
-    options.option("--folds", type=int, default=5, help="Folds of auto's cross-validation.")
-    options.option("--out", metavar="FOLDER", default="calibrator", help="Where calibrators and metrics.json go.")
+    options.option("--folds", type=int, default=5, help="Folds of the cross-validation of auto.")
+    options.option("--out", metavar="FOLDER", default="calibrator", help="Folder for calibrators and metrics.json.")
     options.option("--same-data", action="store_true", help="Allow measuring on the data that was fitted: optimistic.")
     options.option("--force", action="store_true", help="Replace what exists.")
     return options
@@ -49,24 +49,29 @@ def parser() -> Parser:
 def run(config: Any) -> None:
     """Fit, measure, print, write."""
     from calibrant import audit
-    from calibrant.predictions import replacing
+    from calibrant.evaluation.calibration import cross_validate, fit_all, measure_all
+    from calibrant.files import replacing, write_json
 
+    fitting, testing = _open(config)
     _refuse_existing(config)
-    fitting, testing, methods = _open(config)
+    methods = _methods(config, dense=bool(fitting.shape))
     logits, target = _read(fitting, testing, config)
     scores = None
     if config.method == ["auto"]:
-        scores = _cross_validate(methods, logits, target, config)
+        with progress("cross-validating", config.folds * len(methods)) as advance:
+            options: Any = {"folds": config.folds, "seed": config.seed, "ignore_index": config.ignore_index}
+            scores = cross_validate(methods, logits, target, advance=advance, **options)
         methods = _explain(scores, config.folds)
-    fitted = _fit(methods, logits, target, config.ignore_index)
+    with progress("fitting", len(methods)) as advance:
+        fitted = fit_all(methods, logits, target, ignore_index=config.ignore_index, advance=advance)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
-    audits = []
-    for name, transform in [("before", None), *((key, c.transform) for key, c in fitted.items())]:
-        with progress(f"measuring {name}", testing.count()) as advance:
-            one = audit.measure(testing, name, transform=transform, keep=not testing.shape, advance=advance, **options)
-            audits.append(one)
-    comparisons = [audit.compare(audits[0], other, **options) for other in audits[1:]]
-    for table in audit.tables(audits, comparisons, worst=0):
+    with ExitStack() as bars:
+
+        def bar(name: str) -> Any:
+            return bars.enter_context(progress(f"measuring {name}", testing.count()))
+
+        result = measure_all(fitted, testing, progress=bar, **options)
+    for table in audit.tables(result.audits, result.comparisons, worst=0):
         out.print(table)
     for key, calibrator in fitted.items():
         out.print(f"{key}: {_describe(calibrator)}", markup=False)
@@ -79,120 +84,66 @@ def run(config: Any) -> None:
         "fitted_on": str(fitting.path),
         "same_data": bool(config.same_data),
         "cross_validated_nll": scores,
-        "files": [one.to_dict() for one in audits],
-        "comparisons": [comparison.to_dict() for comparison in comparisons],
+        "files": [one.to_dict() for one in result.audits],
+        "comparisons": [comparison.to_dict() for comparison in result.comparisons],
     }
-    with replacing(folder / "metrics.json", force=config.force) as temporary:
-        temporary.write_text(json.dumps(content, indent=1))
+    write_json(folder / "metrics.json", content)
     wrote(folder / "metrics.json")
     if config.figure is not None:
-        with replacing(config.figure, force=config.force) as temporary:
-            audit.figure(audits).savefig(temporary)
+        with replacing(config.figure, force=True) as temporary:
+            audit.figure(result.audits).savefig(temporary)
         wrote(config.figure)
 
 
 def _refuse_existing(config: Any) -> None:
-    from calibrant.predictions import refuse_existing
+    from calibrant.files import refuse_existing
 
     folder = Path(config.out)
     if not folder.is_dir() or any(folder.iterdir()):
         refuse_existing(folder, force=config.force)
-    if config.figure is not None:
-        refuse_existing(config.figure, force=config.force)
+    protect_runs(config.figure, str(folder / "metrics.json"))
 
 
-def _open(config: Any) -> "tuple[Predictions, Predictions, list[str]]":
-    from calibrant.predictions import InputError
+def _open(config: Any) -> "tuple[Predictions, Predictions]":
+    from calibrant.errors import InputError
 
     fitting, testing = open_file(config.validation, config, "validation"), open_file(config.test, config, "test")
     if (fitting.num_classes, len(fitting.shape)) != (testing.num_classes, len(testing.shape)):
         files = (fitting, testing)
         kinds = [f"{file.path} has {file.num_classes} classes{' of pixels' if file.shape else ''}" for file in files]
         raise InputError(f"{kinds[0]}, {kinds[1]}; they have to be the same")
-    return fitting, testing, _methods(config.method, dense=bool(fitting.shape))
+    return fitting, testing
+
+
+def _methods(config: Any, *, dense: bool) -> list[str]:
+    from calibrant.evaluation.calibration import check_methods
+
+    return check_methods(["all"] if config.method == ["auto"] else config.method, dense=dense)
 
 
 def _read(fitting: "Predictions", testing: "Predictions", config: Any) -> "tuple[Tensor, Tensor]":
-    from calibrant.predictions import InputError
+    from calibrant.errors import InputError
+    from calibrant.evaluation.calibration import same_predictions
 
     with progress(f"reading {fitting.path.name}", None):
-        logits, target = fitting.load()
+        logits, target = fitting.read_all()
     if not bool((target != config.ignore_index).any()):
         raise InputError(f"{fitting.path}: every sample is labelled {config.ignore_index} and left out; nothing to fit")
-    if not config.same_data and _same(fitting, testing, logits, target):
+    if not config.same_data and same_predictions(fitting, testing, logits, target):
         raise InputError(
             f"{fitting.path} and {testing.path} hold the same predictions: fitting and measuring on the same data flatters "
-            "the calibrator; split them, or say --same-data"
+            "the calibrator; split them, or pass --same-data"
         )
     return logits, target
 
 
-def _methods(wanted: list[str], *, dense: bool) -> list[str]:
-    from calibrant.posthoc import METHODS
-    from calibrant.predictions import InputError
-
-    possible = [key for key in METHODS if dense or key != "local-temperature"]
-    if wanted in (["all"], ["auto"]):
-        return possible
-    for key in wanted:
-        if key not in METHODS:
-            raise InputError(f"--method {key} is not known; choose from {', '.join(possible)}, or say all or auto alone")
-        if key not in possible:
-            raise InputError(f"--method {key} is for dense predictions (N, K, H, W) only")
-    return list(dict.fromkeys(wanted))
-
-
-def _fit(methods: list[str], logits: "Tensor", target: "Tensor", ignore_index: int) -> "dict[str, Calibrator]":
-    from calibrant.posthoc import METHODS
-
-    fitted = {}
-    with progress("fitting", len(methods)) as advance:
-        for key in methods:
-            fitted[key] = METHODS[key]().fit(logits, target, ignore_index=ignore_index)
-            advance()
-    return fitted
-
-
-def _cross_validate(methods: list[str], logits: "Tensor", target: "Tensor", config: Any) -> dict[str, float]:
-    """Mean NLL of held-out folds, for each method and for none."""
-    import warnings
-
-    import torch
-
-    from calibrant.metrics import nll
-    from calibrant.posthoc import METHODS
-    from calibrant.predictions import InputError
-
-    if not 2 <= config.folds <= len(logits):
-        raise InputError(f"--folds must be between 2 and the number of samples, {len(logits)}; got {config.folds}")
-    order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(config.seed))
-    folds = [part for part in order.tensor_split(config.folds) if bool((target[part] != config.ignore_index).any())]
-    totals = dict.fromkeys(["none", *methods], 0.0)
-    weight = 0
-    with progress("cross-validating", len(folds) * len(methods)) as advance, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for i, held in enumerate(folds):
-            rest = torch.cat([fold for j, fold in enumerate(folds) if j != i]) if len(folds) > 1 else held
-            count = int((target[held] != config.ignore_index).sum())
-            weight += count
-            totals["none"] += count * float(nll(logits[held], target[held], ignore_index=config.ignore_index))
-            for key in methods:
-                calibrator = METHODS[key]().fit(logits[rest], target[rest], ignore_index=config.ignore_index)
-                new = calibrator.transform(logits[held])
-                totals[key] += count * float(nll(new, target[held], ignore_index=config.ignore_index))
-                advance()
-    return {key: total / weight for key, total in totals.items()}
-
-
 def _explain(scores: dict[str, float], folds: int) -> list[str]:
     """Print the scores and which method is chosen; return it, or nothing if none helps."""
-    from rich import box
-    from rich.table import Table
+    from calibrant.audit.tables import add_row, plain_table
 
-    table = Table("method", "NLL", title=f"Held-out NLL of the validation predictions, {folds} folds", box=box.SIMPLE_HEAD)
-    table.columns[1].justify = "right"
+    table = plain_table(f"Held-out NLL of the validation predictions, {folds} folds", "method", ["NLL"])
     for key, value in sorted(scores.items(), key=lambda item: item[1]):
-        table.add_row(key, f"{value:.4f}")
+        add_row(table, key, f"{value:.4f}")
     out.print(table)
     chosen = min(scores, key=lambda key: scores[key])
     others = sorted(value for key, value in scores.items() if key != chosen)
@@ -204,30 +155,9 @@ def _explain(scores: dict[str, float], folds: int) -> list[str]:
     return [chosen]
 
 
-def _same(fitting: Any, testing: Any, logits: "Tensor", target: "Tensor") -> bool:
-    """Whether both hold the same predictions, looking at the first rows and at the number of all."""
-    import torch
-
-    if fitting.path.resolve() == testing.path.resolve():
-        return True
-    if fitting.shape != testing.shape or fitting.count() != testing.count():
-        return False
-    for chunk in testing.chunks():
-        rows = slice(chunk.start, chunk.start + len(chunk.logits))
-        if (
-            chunk.target is None
-            or not torch.equal(chunk.target, target[rows])
-            or not torch.equal(chunk.logits, logits[rows])
-        ):
-            return False
-    return True
-
-
 def _describe(calibrator: "Calibrator") -> str:
+    from calibrant.posthoc import CALIBRATORS
+
     keeps = "never changes the predicted class" if calibrator.preserves_accuracy else "may change the predicted class"
-    learned = ", ".join(
-        f"{name} = {float(value):.4f}"
-        for name in calibrator.learned
-        if (value := getattr(calibrator, name)).dim() == 0 and name != "floor_"
-    )
-    return f"{calibrator.title}, {keeps}" + (f"; {learned}" if learned else "")
+    learned = calibrator.summary()
+    return f"{CALIBRATORS[calibrator.key].title}, {keeps}" + (f"; {learned}" if learned else "")

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,14 +14,38 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from calibrant.train.trained import Trained
+    from calibrant.evaluation import TrainedNetwork
+    from calibrant.runs import RunFolder
 
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+#: Arguments of the library, as its messages name them, and the flags that they are called here.
+FLAGS = {
+    'kind="logits"': "--logits",
+    'kind="probs"': "--probs",
+    "allow_code": "--allow-code",
+    "ignore_index": "--ignore-index",
+    "num_bins": "--num-bins",
+    "calibrator": "--method",
+}
+
+
+def as_flags(message: str) -> str:
+    """Turn the Python arguments that a message names between backticks, such as `force=True`, into flags."""
+
+    def flag(match: re.Match[str]) -> str:
+        name, equals, value = match.group(1).partition("=")
+        text = FLAGS.get(match.group(1)) or FLAGS.get(name) or f"--{name}"
+        if not equals or value == "True" or match.group(1) in FLAGS:
+            return text
+        return f"{text} {'false' if value == 'False' else value}"
+
+    return re.sub(r"`([a-z_.]+(?:=[^`]*)?)`", flag, message)
+
 
 class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Leaves lines of descriptions and examples as they are, and says only those defaults that tell something."""
+    """Leaves lines of descriptions and examples as they are, and shows only those defaults that tell something."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         text = str(super()._expand_help(action))
@@ -45,23 +70,21 @@ class Parser(ArgumentParser):
         """Options on how to read files of predictions."""
         self.option("--logits", action="store_true", help="The scores are logits (or log-probabilities).")
         self.option("--probs", action="store_true", help="The scores are probabilities.")
-        self.option("--scores", metavar="NAME", help="Name of an .npz's array of scores, if it is not logits or probs.")
-        self.option(
-            "--label", metavar="NAME", help="Name of the array or column of true classes, if it is not target or label."
-        )
+        self.option("--scores", metavar="NAME", help="Name of the array of scores in an .npz, if not logits or probs.")
+        self.option("--label", metavar="NAME", help="Name of the array or column of true classes, if not target or label.")
         self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to leave out.")
 
     def measuring_options(self) -> None:
         """Options on how to measure."""
-        self.option("--num-bins", type=int, default=15, help="Bins of all errors that have bins.")
+        self.option("--num-bins", type=int, default=15, help="Number of bins of the binned errors.")
         self.option("--resamples", type=int, default=1000, help="Resamples of each interval.")
-        self.option("--seed", type=int, default=0, help="Makes whatever is random repeatable.")
+        self.option("--seed", type=int, default=0, help="Seed of the intervals.")
         self.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
 
     def run_options(self) -> None:
         """Options of commands that use the network of a run again."""
         self.option("--data.root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
-        self.option("--force", action="store_true", help="Do again what is there already.")
+        self.option("--force", action="store_true", help="Repeat what is done already.")
         self.option("--allow-code", action="store_true", help="Let the run's recipe name code outside calibrant.")
 
     def training_options(self) -> None:
@@ -73,14 +96,26 @@ class Parser(ArgumentParser):
 
 def open_file(path: str, config: Any, part: str = "test") -> Any:
     """Open predictions as the reading options say."""
-    from calibrant.predictions import InputError, open_predictions
+    from calibrant.errors import InputError
+    from calibrant.predictions import open_predictions
 
     if config.logits and config.probs:
-        raise InputError("scores are either logits or probabilities: say --logits or --probs, not both")
+        raise InputError("scores are either logits or probabilities: pass --logits or --probs, not both")
     kind: Any = "logits" if config.logits else "probs" if config.probs else None
     return open_predictions(
         path, kind=kind, scores=config.scores, label=config.label, ignore_index=config.ignore_index, part=part
     )
+
+
+def protect_runs(*paths: str | None) -> None:
+    """Refuse to write a file over one that belongs to a run."""
+    from calibrant.errors import InputError
+    from calibrant.runs import RunFolder
+
+    for path in (path for path in paths if path is not None):
+        place = Path(path).resolve()
+        if RunFolder(place.parent).owns(place) or RunFolder(place.parent.parent).owns(place):
+            raise InputError(f"{path} belongs to a run; choose another name")
 
 
 @contextlib.contextmanager
@@ -94,7 +129,7 @@ def progress(what: str, total: int | None) -> Iterator[Any]:
 
 def error(message: str) -> None:
     """One sentence on standard error."""
-    err.print(f"calibrant: {message}", markup=False)
+    err.print(f"calibrant: {as_flags(message)}", markup=False)
 
 
 def warn(
@@ -108,7 +143,7 @@ def warn(
     """Warnings as sentences, without the place in the code."""
     del filename, lineno, file, line
     if not issubclass(category, DeprecationWarning | FutureWarning):
-        err.print(f"calibrant: warning: {message}", markup=False)
+        err.print(f"calibrant: warning: {as_flags(str(message))}", markup=False)
 
 
 def percent(value: float) -> str:
@@ -116,13 +151,13 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def wrote(path: str | Path) -> None:
+def wrote(path: object) -> None:
     """Say where something went."""
     out.print(f"wrote {path}", markup=False)
 
 
-def networks(root: str | None, *, allow_code: bool) -> "Callable[[Path], Trained]":
+def networks(root: str | None, *, allow_code: bool) -> "Callable[[RunFolder], TrainedNetwork]":
     """A function that loads the network of a run, and keeps the last one: it is asked for again with every data set."""
-    from calibrant.train.trained import Trained
+    from calibrant.evaluation import TrainedNetwork
 
-    return functools.lru_cache(maxsize=1)(functools.partial(Trained.load, root=root, allow_code=allow_code))
+    return functools.lru_cache(maxsize=1)(functools.partial(TrainedNetwork.load, root=root, allow_code=allow_code))

@@ -1,17 +1,17 @@
 """``calibrant evaluate``: audit files of predictions."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, open_file, out, progress, wrote
+from calibrant.cli.console import Parser, open_file, out, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from calibrant.audit import Audit
 
 EXAMPLE = """\
 The predictions are an .npz with arrays logits (or probs) and target, a .csv or .parquet with one column per class and a
-column label, or a run folder. Several files of the same samples are compared with the first.
+column label, or a run folder. Several files of the same samples are compared with the first. Files are written only where
+--output, --figure or --report name them; what is there under that name is replaced.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -30,22 +30,22 @@ def parser() -> Parser:
         "--counts", metavar="FILE", help="Training samples of each class, one number a line: adds head, medium, tail."
     )
     options.option("--worst", type=int, default=5, help="How many of the worst calibrated classes to list.")
-    options.option("--output", metavar="FILE", default="metrics.json", help="Where all figures go.")
+    options.option("--output", metavar="FILE", help="A .json with all numbers.")
     options.option("--report", metavar="FILE", help="A self-contained .html page.")
-    options.option("--force", action="store_true", help="Replace files that exist.")
     return options
 
 
 def run(config: Any) -> None:
     """Measure, print, write."""
     from calibrant import audit
-    from calibrant.predictions import InputError, refuse_existing, replacing
+    from calibrant.checks import whole
+    from calibrant.errors import input_errors
+    from calibrant.files import replacing, write_json
 
-    for path in (config.output, config.figure, config.report):
-        if path is not None:
-            refuse_existing(path, force=config.force)
-    if config.num_bins < 1 or config.resamples < 2:
-        raise InputError("--num-bins must be at least 1 and --resamples at least 2")
+    protect_runs(config.output, config.figure, config.report)
+    with input_errors():
+        whole("`num_bins`", config.num_bins, 1)
+        whole("`resamples`", config.resamples, 2)
     files = [open_file(path, config) for path in config.files]
     counts = None if config.counts is None else read_counts(config.counts, files[0].num_classes)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
@@ -53,37 +53,37 @@ def run(config: Any) -> None:
     names = audit.short_names([Path(path) for path in config.files])
     for file, name in zip(files, names, strict=True):
         with progress(f"reading {name}", file.count()) as advance:
-            audits.append(audit.measure(file, name, counts=counts, keep=len(files) > 1, advance=advance, **options))
+            audits.append(audit.audit(file, name, counts=counts, keep=len(files) > 1, advance=advance, **options))
     comparisons = [audit.compare(audits[0], other, **options) for other in audits[1:]]
     for table in audit.tables(audits, comparisons, worst=config.worst):
         out.print(table)
     for one in audits:
-        out.print(one.verdict)
-    content = {"files": [one.to_dict() for one in audits], "comparisons": [c.to_dict() for c in comparisons]}
-    with replacing(config.output, force=config.force) as temporary:
-        temporary.write_text(json.dumps(content, indent=1))
-    wrote(config.output)
+        out.print(one.verdict, markup=False)
+    if config.output is not None:
+        content = {"files": [one.to_dict() for one in audits], "comparisons": [c.to_dict() for c in comparisons]}
+        write_json(config.output, content)
+        wrote(config.output)
     if config.figure is not None:
-        with replacing(config.figure, force=config.force) as temporary:
+        with replacing(config.figure, force=True) as temporary:
             audit.figure(audits).savefig(temporary)
         wrote(config.figure)
     if config.report is not None:
-        from calibrant.report import write_report
+        from calibrant.report import Report
 
-        write_report(config.report, audits, force=config.force)
+        Report(*audits).write(config.report, force=True)
         wrote(config.report)
 
 
 def read_counts(path: str, classes: int) -> list[int]:
     """Numbers of training samples: one a line, the last of each line if there are several columns."""
-    from calibrant.predictions import InputError
+    from calibrant.errors import InputError
 
     try:
         lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
-        cells = [line.replace(",", " ").split()[-1] for line in lines]
-        if len(cells) == classes + 1:  # a header
-            cells = cells[1:]
-        counts = [int(cell) for cell in cells]
+        numbers = [line.replace(",", " ").split()[-1] for line in lines]
+        if len(numbers) == classes + 1:  # a header
+            numbers = numbers[1:]
+        counts = [int(number) for number in numbers]
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path} must hold one whole number a line, the training samples of each class ({error})"

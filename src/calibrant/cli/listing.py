@@ -1,4 +1,4 @@
-"""``calibrant list``: what there is."""
+"""``calibrant list``: what calibrant knows by name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,29 +9,40 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 example:
-  calibrant list recipes
+  calibrant list
   calibrant list losses
 """
-WHAT = ("recipes", "losses", "calibrators", "metrics", "models", "data")
+#: What can be listed, and what it is for.
+KINDS = {
+    "recipes": "training runs, those of the papers among them: calibrant train NAME",
+    "losses": "training losses: calibrant train RECIPE --loss KEY",
+    "calibrators": "post-hoc calibration: calibrant calibrate ... --method KEY",
+    "metrics": "measures: columns of tables, and --select KEY of a recipe",
+    "models": "networks: calibrant train RECIPE --model NAME",
+    "data": "data sets: calibrant train RECIPE --data NAME",
+    "corruptions": "corruptions of test images: calibrant shift RUN --corruptions NAME",
+}
 
 
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Show what calibrant knows by name.\n\n" + EXAMPLE)
-    options.add_argument("what", metavar="WHAT", help=f"One of {', '.join(WHAT)}.")
+    options.add_argument("what", metavar="WHAT", nargs="?", help=f"One of {', '.join(KINDS)}; an overview if not given.")
     options.option(
-        "--data.root", metavar="PATH", help="Where recipes look for data; the variable CALIBRANT_DATA if not given."
+        "--data.root", metavar="FOLDER", help="Where recipes look for data; the variable CALIBRANT_DATA if not given."
     )
     return options
 
 
 def run(config: Any) -> None:
     """Print a table."""
-    from calibrant.predictions import InputError
+    from calibrant.errors import lookup
 
-    if config.what not in WHAT:
-        raise InputError(f"calibrant list knows {', '.join(WHAT)}; got {config.what}")
-    out.print(globals()[f"_{config.what}"](config))
+    if config.what is None:
+        out.print(_overview())
+        return
+    lookup(config.what, KINDS, "WHAT")
+    out.print(globals()[f"_{config.what}"](config.data.root))
 
 
 def _table(*columns: str) -> "Table":
@@ -41,49 +52,47 @@ def _table(*columns: str) -> "Table":
     return Table(*columns, box=box.SIMPLE_HEAD)
 
 
-def _recipes(config: Any) -> "Table":
-    from calibrant.cli.train import read_recipe
-    from calibrant.train import shipped
-
-    table = _table("recipe", "data", "network", "job", "data is there")
-    for name in shipped():
-        recipe = read_recipe(name, [] if config.data.root is None else ["--data.root", config.data.root])
-        job = f"{recipe.epochs} epochs, batch {recipe.batch_size}"
-        table.add_row(name, recipe.data.name, recipe.model.name, job, "yes" if _there(recipe) else "no")
+def _overview() -> "Table":
+    table = _table("list", "", "what it is for")
+    for kind, purpose in KINDS.items():
+        table.add_row(kind, str(globals()[f"_{kind}"](None).row_count), purpose)
     return table
 
 
-def _there(recipe: Any) -> bool:
+def _recipes(root: str | None) -> "Table":
+    from calibrant.recipes import RECIPES
+
+    table = _table("recipe", "data", "network", "job", "data is there")
+    for name, entry in RECIPES.items():
+        recipe = entry.load()
+        job = f"{recipe.epochs} epochs, batch {recipe.batch_size}"
+        table.add_row(name, recipe.data.name, recipe.model.name, job, "yes" if _there(recipe, root) else "no")
+    return table
+
+
+def _there(recipe: Any, root: str | None) -> bool:
     """Whether a recipe's data can be found, without reading it."""
-    from calibrant.data import data_root
+    from calibrant.data.places import data_root
+    from calibrant.data.table import DATA
 
-    places = {
-        "mnist": "MNIST/raw",
-        "fashion-mnist": "FashionMNIST/raw",
-        "cifar10": "cifar-10-batches-py",
-        "cifar100": "cifar-100-python",
-        "svhn": "train_32x32.mat",
-        "tiny-imagenet": "tiny-imagenet-200/train",
-        "imagenet": "imagenet/val",
-        "imagenet-lt": "imagenet/ImageNet_LT_train.txt",
-        "newsgroups20": "20_newsgroups|20news-bydate-train|20news-18828",
-    }
-    name, root = recipe.data.name, data_root(recipe.data.root)
-    return name == "digits" or any((root / p).exists() for p in (places.get(name) or recipe.data.path or "-").split("|"))
+    place, spec = data_root(root or recipe.data.root), DATA[recipe.data.name]
+    places = [recipe.data.path] if recipe.data.path else spec.places
+    return not places or any((place / name).exists() for name in places)
 
 
-def _losses(config: Any) -> "Table":
-    del config
+def _losses(root: str | None) -> "Table":
+    del root
     from calibrant.losses import METHODS
 
-    return _methods("loss", "learns on validation data", [(m.key, m.title, m.paper, m.adaptive) for m in METHODS.values()])
+    rows = [(m.key, m.title, m.paper, m.adaptive) for m in METHODS.values()]
+    return _methods("loss", "learns on validation data", rows)
 
 
-def _calibrators(config: Any) -> "Table":
-    del config
-    from calibrant.posthoc import METHODS
+def _calibrators(root: str | None) -> "Table":
+    del root
+    from calibrant.posthoc import CALIBRATORS
 
-    rows = [(m.key, m.title, m.paper, m.preserves_accuracy) for m in METHODS.values()]
+    rows = [(c.key, c.title, c.paper, c.preserves_accuracy) for c in CALIBRATORS.values()]
     return _methods("calibrator", "keeps the predicted class", rows)
 
 
@@ -94,41 +103,46 @@ def _methods(kind: str, question: str, rows: list[tuple[str, str, str, bool]]) -
     return table
 
 
-def _metrics(config: Any) -> "Table":
-    del config
-    from calibrant import metrics
+def _metrics(root: str | None) -> "Table":
+    del root
+    from calibrant.metrics import MEASURES
 
-    table = _table("function", "what it measures")
-    for name in metrics.__all__:
-        item = getattr(metrics, name)
-        if callable(item) and name.islower() and name != "class_groups":
-            table.add_row(name, (item.__doc__ or "").strip().splitlines()[0])
+    table = _table("key", "measure", "what it says", "better when", "interval by")
+    for record in MEASURES.values():
+        better = "higher" if record.higher else "lower"
+        table.add_row(record.key, record.title, record.about, better, record.interval or "")
     return table
 
 
-def _models(config: Any) -> "Table":
-    del config
+def _entries(table: Any, *more: tuple[str, str]) -> "Table":
+    rows = _table("name", "what it is")
+    for entry in table.values():
+        rows.add_row(entry.key, entry.title)
+    for row in more:
+        rows.add_row(*row)
+    return rows
+
+
+def _models(root: str | None) -> "Table":
+    del root
     from calibrant.models import MODELS
 
-    table = _table("name", "network")
-    for name, function in MODELS.items():
-        table.add_row(name, (function.__doc__ or "").strip().splitlines()[0])
-    table.add_row("timm:NAME", "Any image network of timm.")
-    table.add_row(
-        "smp:NAME", "Any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50."
+    return _entries(
+        MODELS,
+        ("timm:NAME", "any image network of timm"),
+        ("smp:NAME", "any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50"),
     )
-    return table
 
 
-def _data(config: Any) -> "Table":
-    del config
-    from functools import partial
-
+def _data(root: str | None) -> "Table":
+    del root
     from calibrant.data import DATA
 
-    table = _table("name", "data set")
-    for name, function in DATA.items():
-        plain = function.func if isinstance(function, partial) else function
-        about = (plain.__doc__ or "").strip().splitlines()[0]
-        table.add_row(name, f"{name}, through torchvision." if isinstance(function, partial) else about)
-    return table
+    return _entries(DATA)
+
+
+def _corruptions(root: str | None) -> "Table":
+    del root
+    from calibrant.data import CORRUPTIONS
+
+    return _entries(CORRUPTIONS)

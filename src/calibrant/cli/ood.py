@@ -1,12 +1,13 @@
-"""``calibrant ood``: does a run's network doubt what it was not trained on?"""
+"""``calibrant ood``: is a run's network less confident on what it was not trained on?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, networks, out, percent, progress, wrote
+from calibrant.cli.console import Parser, networks, out, percent, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from calibrant.runs import OODResult, Stage
 
 EXAMPLE = """\
 Predicts unknown data with the network of each run and measures how well its uncertainty tells them from the run's own
@@ -32,70 +33,57 @@ def parser() -> Parser:
     options.option("--ood", nargs="+", metavar="NAME", default=[], help="Unknown data, by name or path; must be given.")
     options.run_options()
     options.option("--limit", type=int, help="At most so many unknown samples.")
-    options.option("--data.download", type=bool, default=False, help="Let torchvision download what is missing.")
+    options.option(
+        "--data.download", type=bool, nargs="?", const=True, default=False, help="Let torchvision download what is missing."
+    )
     options.option("--figure", metavar="FILE", help="ROC curves of all runs by entropy, for the first of the unknown data.")
     return options
 
 
 def run(config: Any) -> None:
     """Predict what is missing, show and draw."""
+    from calibrant.errors import InputError
+    from calibrant.evaluation.ood import curves, detect, pair
+    from calibrant.files import replacing
     from calibrant.plots import ROC
-    from calibrant.predictions import InputError, input_errors, refuse_existing, replacing
-    from calibrant.study import ood
-    from calibrant.train import Run
+    from calibrant.runs import STAGES, Run
 
     if not config.ood:
-        raise InputError("say which unknown data to tell apart: --ood noise, --ood mnist, --ood FOLDER ...")
-    if config.figure:
-        refuse_existing(config.figure, force=config.force)
-    folders = list(dict.fromkeys(Path(folder) for folder in config.runs))
-    runs = [Run.load(folder) for folder in folders]
+        raise InputError("no unknown data given: pass --ood noise, --ood mnist, --ood FOLDER ...")
+    protect_runs(config.figure)
+    runs = [Run.load(folder) for folder in dict.fromkeys(config.runs)]
     load = networks(config.data.root, allow_code=config.allow_code)
+    options = {"root": config.data.root, "limit": config.limit, "download": config.data.download, "force": config.force}
     for name in config.ood:
-        rows = []
-        for folder in folders:
-            with progress(f"{folder.name}: {name}", None) as advance:
-                options: Any = {
-                    "root": config.data.root,
-                    "limit": config.limit,
-                    "download": config.data.download,
-                    "force": config.force,
-                }
-                with input_errors():
-                    rows.append(ood.detect(folder, name, load=load, advance=advance, **options))
-            known, unknown = ood.pair(folder, name)
-            temperature = rows[-1]["temperature"]
-            pairs = {score.replace("_", " "): (known, unknown) for score in ood.SCORES}
-            pairs["entropy after temperature"] = known / temperature, unknown / temperature
-            file = folder / f"{ood.predictions_file(folder, name).stem}.png"
-            with replacing(file, force=True) as temporary:
-                ROC.from_logits(pairs, [*ood.SCORES, "entropy"], f"test against {name}").save(temporary)
-        names = [f"{r.metrics['recipe']}, {f.name}" for r, f in zip(runs, folders, strict=True)]
-        for part, words in (("before", "before temperature scaling"), ("after", "after it")):
-            title = f"Known test samples against {rows[0]['samples']:,} of {name}, in %, {words}"
-            out.print(_table(title, names, rows, part))
-        for folder in folders:
-            wrote(folder / f"{ood.predictions_file(folder, name).stem}.png")
-    for folder in folders:
-        wrote(folder / "ood.json")
+        results = []
+        for one in runs:
+            with progress(f"{one.folder.name}: {name}", None) as advance:
+                results.append(detect(one.folder, name, load=load, advance=advance, **options))
+            with replacing(one.folder.ood_figure(name), force=True) as temporary:
+                curves(one.folder, name).save(temporary)
+        names = [f"{one.recipe.name}, {one.folder.name}" for one in runs]
+        for stage in STAGES:
+            title = f"Known test samples against {results[0].samples:,} of {name}, %, {stage} temperature scaling"
+            out.print(_table(title, names, results, stage))
+        for one in runs:
+            wrote(one.folder.ood_figure(name))
+    for one in runs:
+        wrote(one.folder.ood_file)
     if config.figure:
-        pairs = {folder.name: ood.pair(folder, config.ood[0]) for folder in folders}
-        with replacing(config.figure, force=config.force) as temporary:
+        pairs = {one.folder.name: pair(one.folder, config.ood[0]) for one in runs}
+        with replacing(config.figure, force=True) as temporary:
             ROC.from_logits(pairs, title=f"test against {config.ood[0]}, by entropy").save(temporary)
         wrote(config.figure)
 
 
-def _table(title: str, runs: list[str], rows: list[dict[str, Any]], part: str) -> "Table":
-    from rich import box
-    from rich.table import Table
+def _table(title: str, runs: list[str], results: "list[OODResult]", stage: "Stage") -> "Table":
+    from calibrant.audit.tables import add_row, plain_table
 
-    table = Table("run", title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("score", no_wrap=True)
-    for column in ("AUROC", "FPR95", "AUPR"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for run_name, row in zip(runs, rows, strict=True):
-        for i, (score, found) in enumerate(row[part].items()):
-            area = f"{percent(found['auroc'])} \\[{percent(found['low'])}, {percent(found['high'])}]"
-            cells = (area, percent(found["fpr95"]), percent(found["aupr"]))
-            table.add_row(run_name if i == 0 else "", score.replace("_", " "), *cells)
+    table = plain_table(title, "run", ["score", "AUROC", "FPR95", "AUPR"])
+    table.columns[1].justify = "left"
+    for name, result in zip(runs, results, strict=True):
+        for i, (score, found) in enumerate(result.at(stage).items()):
+            area = f"{percent(found.auroc)} [{percent(found.low)}, {percent(found.high)}]"
+            entries = (area, percent(found.fpr95), percent(found.aupr))
+            add_row(table, name if i == 0 else "", score.replace("_", " "), *entries)
     return table

@@ -1,12 +1,13 @@
-"""``calibrant report``: a page that one can send to a colleague."""
+"""``calibrant report``: a page that you can send to a colleague."""
 
 from pathlib import Path
 from typing import Any
 
-from calibrant.cli.console import Parser, wrote
+from calibrant.cli.console import Parser, protect_runs, wrote
 
 EXAMPLE = """\
-One self-contained .html from a study, from runs, or from files of predictions. It opens from disk and needs no network.
+One self-contained .html from a study, from runs, or from files of predictions. It opens from disk and needs no network. A
+report that is there already is replaced.
 
 example:
   calibrant compare digits-lt --losses ce cals-alm --seeds 1 --epochs 2 --out runs/small
@@ -20,21 +21,21 @@ def parser() -> Parser:
     options.add_argument(
         "sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or files of predictions."
     )
-    options.option("--output", metavar="FILE", help="Where it goes; report.html in the first folder, or here for files.")
+    options.option("--output", metavar="FILE", help="The page; report.html in the first folder, or here for files.")
     options.option("--figures", metavar="FOLDER", help="Also write the figures of the papers, as .pdf and .png.")
-    options.option("--force", action="store_true", help="Replace files that exist.")
     return options
 
 
 def run(config: Any) -> None:
     """Write the page and the figures."""
-    from calibrant.report import write_report
-    from calibrant.report.figures import write_figures
+    from calibrant.report import Report
 
     first = Path(config.sources[0])
     output = Path(config.output) if config.output else (first if first.is_dir() else Path()) / "report.html"
-    write_report(output, config.sources, force=config.force)
+    protect_runs(str(output))
+    report = Report(*config.sources)
+    report.write(output, force=True)
     wrote(output)
     if config.figures:
-        for path in write_figures(Path(config.figures), config.sources, force=config.force):
+        for path in report.write_figures(config.figures, force=True):
             wrote(path)

@@ -1,19 +1,18 @@
 """``calibrant shift``: what becomes of accuracy and calibration on corrupted images?"""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, networks, out, percent, progress, wrote
+from calibrant.cli.console import Parser, networks, out, percent, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from calibrant.plots import ShiftCurves
+    from calibrant.runs import ShiftResult
 
 EXAMPLE = """\
 Measures each run on its own test images after corruptions of five severities, made on the fly with the strengths of
 CIFAR-10-C (images of up to 64 pixels) or ImageNet-C. Where the published CIFAR-10-C or CIFAR-100-C lies in the data folder,
-its files are read instead. Results go to shift.json of the run, after each corruption, so that the same command goes on
+its files are read instead. Results go to shift.json of the run, after each corruption, so that the same command continues
 where it was interrupted; the curves go to shift.png.
 
 corruptions: gaussian_noise, shot_noise, impulse_noise, gaussian_blur, contrast, brightness, fog, pixelate, jpeg_compression
@@ -28,9 +27,9 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Measure runs on corrupted test images.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
-    options.option("--corruptions", nargs="+", metavar="NAME", help="Which ones; all if not given.")
-    options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Which ones, from 1 to 5.")
-    options.option("--seed", type=int, default=0, help="Of the noise, the same for all runs.")
+    options.option("--corruptions", nargs="+", metavar="NAME", help="Which corruptions; all if not given.")
+    options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Which severities, from 1 to 5.")
+    options.option("--seed", type=int, default=0, help="Seed of the noise, the same for all runs.")
     options.run_options()
     options.option("--figure", metavar="FILE", help="Curves of all runs together.")
     return options
@@ -38,92 +37,66 @@ def parser() -> Parser:
 
 def run(config: Any) -> None:
     """Measure what is missing, show and draw."""
-    from calibrant.predictions import InputError, input_errors, refuse_existing, replacing
-    from calibrant.study import shift
-    from calibrant.train import Run
+    from calibrant.evaluation.shift import curves, measure_shift
+    from calibrant.files import replacing
+    from calibrant.runs import RunFolder
 
-    if config.figure:
-        refuse_existing(config.figure, force=config.force)
-    wrong = [severity for severity in config.severities if severity not in range(1, 6)]
-    if wrong:
-        raise InputError(f"--severities are from 1 to 5, got {wrong[0]}")
-    folders = list(dict.fromkeys(Path(folder) for folder in config.runs))
+    protect_runs(config.figure)
+    folders = [RunFolder(folder) for folder in dict.fromkeys(config.runs)]
     for folder in folders:
-        Run.load(folder)
+        folder.require_finished()
     load = networks(config.data.root, allow_code=config.allow_code)
-    rows = {}
+    options = {"severities": config.severities, "seed": config.seed, "root": config.data.root, "force": config.force}
+    alike = len({folder.name for folder in folders}) < len(folders)
+    results: dict[str, ShiftResult] = {}
     for folder in folders:
+        name = str(folder) if alike else folder.name
         with progress(f"{folder.name}: corruptions", None) as bar:
-            options: Any = {
-                "severities": config.severities,
-                "seed": config.seed,
-                "root": config.data.root,
-                "force": config.force,
-            }
-            with input_errors():
-                rows[folder] = shift.measure_shift(
-                    folder, load=load, corruptions=config.corruptions, advance=lambda _, total: bar(1, total), **options
-                )
-    names = [folder.name if len({f.name for f in folders}) == len(folders) else str(folder) for folder in folders]
-    for name, (folder, found) in zip(names, rows.items(), strict=True):
-        out.print(_severities(name, found))
-        out.print(_corruptions(name, found))
-        with replacing(folder / "shift.png", force=True) as temporary:
-            _curves([name], [found]).save(temporary)
-        wrote(folder / "shift.json")
-        wrote(folder / "shift.png")
+
+            def advance(_: int, total: int, bar: Any = bar) -> None:
+                bar(1, total)
+
+            results[name] = measure_shift(folder, load=load, corruptions=config.corruptions, advance=advance, **options)
+    for folder, (name, result) in zip(folders, results.items(), strict=True):
+        out.print(_severities(name, result))
+        out.print(_corruptions(name, result))
+        with replacing(folder.shift_figure, force=True) as temporary:
+            curves({name: result}).save(temporary)
+        wrote(folder.shift_file)
+        wrote(folder.shift_figure)
     if config.figure:
-        with replacing(config.figure, force=config.force) as temporary:
-            _curves(names, list(rows.values())).save(temporary)
+        with replacing(config.figure, force=True) as temporary:
+            curves(results).save(temporary)
         wrote(config.figure)
 
 
-def _curves(names: list[str], found: list[dict[str, Any]]) -> "ShiftCurves":
-    """Of one run before and after temperature scaling, of several before it."""
-    from calibrant.plots import ShiftCurves
-    from calibrant.study.shift import by_severity
+def _severities(name: str, result: "ShiftResult") -> "Table":
+    from calibrant.audit.tables import add_row, plain_table
+    from calibrant.metrics.table import MEASURES
 
-    curves = [(name, one, "before") for name, one in zip(names, found, strict=True)]
-    if len(curves) == 1:
-        curves.append((f"{names[0]}, after temperature", found[0], "after"))
-    accuracy, ece = ([list(by_severity(one, part, m).values()) for _, one, part in curves] for m in ("accuracy", "ece"))
-    return ShiftCurves([name for name, _, _ in curves], list(by_severity(found[0], "before", "ece")), accuracy, ece)
-
-
-def _severities(name: str, found: dict[str, Any]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    from calibrant.study.shift import by_severity
-
-    kinds = len({record["corruption"] for record in found["results"]} - {"none"})
-    title = f"{name}: means over {kinds} {found['source']} corruptions"
-    columns = [("accuracy, %", "before", "accuracy"), ("ECE, %", "before", "ece"), ("NLL", "before", "nll")]
-    columns += [("ECE, %, post T", "after", "ece"), ("NLL, post T", "after", "nll")]
-    table = Table("severity", title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column, _, _ in columns:
-        table.add_column(column, justify="right")
-    parts = [by_severity(found, part, measure) for _, part, measure in columns]
-    for severity in parts[0]:
-        cells = [
-            f"{values[severity]:.3f}" if measure == "nll" else percent(values[severity])
-            for (_, _, measure), values in zip(columns, parts, strict=True)
+    kinds = len({record.corruption for record in result.results} - {"none"})
+    columns: list[tuple[Any, Any]] = [("before", key) for key in ("accuracy", "ece", "nll")]
+    columns += [("after", key) for key in ("ece", "nll")]
+    headings = [MEASURES[key].label + (", post T" if stage == "after" else "") for stage, key in columns]
+    table = plain_table(f"{name}: means over {kinds} {result.source} corruptions", "severity", headings)
+    values = [result.by_severity(stage, key) for stage, key in columns]
+    for severity in result.severities:
+        entries = [
+            MEASURES[key].text(own[severity], digits=2 if MEASURES[key].percent else 3)
+            for (_, key), own in zip(columns, values, strict=True)
         ]
-        table.add_row("none" if severity == 0 else str(severity), *cells)
+        add_row(table, "none" if severity == 0 else str(severity), *entries)
     return table
 
 
-def _corruptions(name: str, found: dict[str, Any]) -> "Table":
-    from rich import box
-    from rich.table import Table
+def _corruptions(name: str, result: "ShiftResult") -> "Table":
+    from calibrant.audit.tables import add_row, plain_table
 
-    severities = sorted({record["severity"] for record in found["results"]} - {0})
-    title = f"{name}: ECE of each corruption and severity, in %"
-    table = Table("corruption", *map(str, severities), title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    cells = {(record["corruption"], record["severity"]): record["before"]["ece"] for record in found["results"]}
-    for kind in dict.fromkeys(record["corruption"] for record in found["results"]):
+    severities = [severity for severity in result.severities if severity]
+    table = plain_table(f"{name}: ECE of each corruption and severity, %", "corruption", [str(s) for s in severities])
+    values = {record.key: record.before["ece"] for record in result.results}
+    for kind in dict.fromkeys(record.corruption for record in result.results):
         if kind != "none":
-            table.add_row(
-                kind.replace("_", " "), *(percent(cells[kind, s]) if (kind, s) in cells else "" for s in severities)
-            )
+            entries = [percent(values[kind, s]) if (kind, s) in values else "" for s in severities]
+            add_row(table, kind.replace("_", " "), *entries)
     return table

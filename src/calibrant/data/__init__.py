@@ -1,94 +1,77 @@
-"""Data sets of the papers, by name."""
+"""Data sets of the papers, and your own, by name."""
 
-import difflib
 import inspect
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
-from calibrant.data.base import (
-    DataSet,
-    LongTailKind,
-    MissingDataError,
-    data_root,
-    long_tail,
-    long_tail_counts,
-    split_off,
-)
-from calibrant.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from calibrant.data.digits import digits
-from calibrant.data.folders import class_folders, imagenet, imagenet_lt, tiny_imagenet
-from calibrant.data.held_out import ValidationSet, altered
-from calibrant.data.parts import Files, Images, Masks, Part, Texts
-from calibrant.data.small import SOURCES, npz, torchvision_set
-from calibrant.data.texts import newsgroups20, text_files
-from calibrant.data.unknown import unknown
-from calibrant.data.voc import voc
+from calibrant.data.table import CORRUPTIONS, DATA, SEVERITIES
+from calibrant.errors import MissingDataError, did_you_mean, lookup
+from calibrant.registry import lazy
 
+if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+    from collections.abc import Callable
+
+    from calibrant.data.arrays import npz as npz, torchvision_set as torchvision_set
+    from calibrant.data.corruptions import corrupt as corrupt
+    from calibrant.data.dataset import DataSet as DataSet
+    from calibrant.data.folders import (
+        class_folders as class_folders,
+        imagenet as imagenet,
+        imagenet_lt as imagenet_lt,
+        tiny_imagenet as tiny_imagenet,
+    )
+    from calibrant.data.images import Files as Files, Images as Images
+    from calibrant.data.masks import Masks as Masks
+    from calibrant.data.newsgroups import newsgroups20 as newsgroups20, text_files as text_files
+    from calibrant.data.out_of_distribution import unknown as unknown
+    from calibrant.data.part import Feed as Feed, Part as Part
+    from calibrant.data.pascal_voc import voc as voc
+    from calibrant.data.places import data_root as data_root
+    from calibrant.data.sklearn_digits import digits as digits
+    from calibrant.data.splits import long_tail_counts as long_tail_counts, split_off as split_off
+    from calibrant.data.texts import Texts as Texts
+    from calibrant.data.validation_sets import altered as altered
+
+_OTHERS = {
+    "DataSet": "dataset",
+    "Feed": "part",
+    "Files": "images",
+    "Images": "images",
+    "Masks": "masks",
+    "Part": "part",
+    "Texts": "texts",
+    "altered": "validation_sets",
+    "corrupt": "corruptions",
+    "data_root": "places",
+    "long_tail_counts": "splits",
+    "split_off": "splits",
+    "unknown": "out_of_distribution",
+}
+__getattr__ = lazy(__name__, DATA.values(), {name: f"calibrant.data.{module}" for name, module in _OTHERS.items()})
 __all__ = [
     "CORRUPTIONS",
     "DATA",
     "SEVERITIES",
-    "DataSet",
-    "Files",
-    "Images",
-    "LongTailKind",
-    "Masks",
     "MissingDataError",
-    "Part",
-    "Texts",
-    "ValidationSet",
-    "altered",
-    "class_folders",
-    "corrupt",
-    "data_root",
-    "digits",
-    "imagenet",
-    "imagenet_lt",
-    "load",
-    "long_tail",
-    "long_tail_counts",
-    "newsgroups20",
-    "npz",
-    "split_off",
-    "text_files",
-    "tiny_imagenet",
-    "torchvision_set",
-    "unknown",
-    "voc",
+    "create",
+    *_OTHERS,
+    *sorted({entry.name for entry in DATA.values()}),
 ]
 
-#: Data sets by the name that recipes and the command line use.
-DATA: Final[Mapping[str, Callable[..., DataSet]]] = {
-    "digits": digits,
-    **{name: partial(torchvision_set, name) for name in SOURCES},
-    "tiny-imagenet": tiny_imagenet,
-    "imagenet": imagenet,
-    "imagenet-lt": imagenet_lt,
-    "newsgroups20": newsgroups20,
-    "voc": voc,
-    "folders": class_folders,
-    "texts": text_files,
-    "npz": npz,
-}
 
-
-def load(name: str | Callable[..., DataSet], **options: Any) -> DataSet:
-    """Load a data set by its name in :data:`DATA`, or by a function of one's own.
+def create(name: "str | Callable[..., DataSet]", **options: Any) -> "DataSet":
+    """Make a data set by its name in :data:`DATA`, or by a function of your own.
 
     Args:
         name: Such as ``"cifar10"``.
         **options: Of its function, such as ``root``; those that are None are left out.
     """
-    if isinstance(name, str) and name not in DATA:
-        close = difflib.get_close_matches(name, DATA, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"data must be one of {', '.join(DATA)}, got {name!r}{hint}")
-    function = DATA[name] if isinstance(name, str) else name
+    function = lookup(name, DATA, "data").load() if isinstance(name, str) else name
     accepted = inspect.signature(function).parameters
     given = {key: value for key, value in options.items() if value is not None}
-    unknown = [key for key in given if key not in accepted]
-    if unknown:
-        title = name if isinstance(name, str) else next((n for n, f in DATA.items() if f is name), str(name))
-        raise ValueError(f"data set {title} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
-    return function(**given)
+    for key in given:
+        if key not in accepted and not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+            title = name if isinstance(name, str) else getattr(name, "__name__", repr(name))
+            hint = did_you_mean(key, accepted)
+            raise ValueError(f"data set {title} takes no option {key!r}; its options are {', '.join(accepted)}{hint}")
+    data: DataSet = function(**given)
+    return data

@@ -6,19 +6,17 @@ published sets: of CIFAR-10-C for images of up to 64 pixels, of ImageNet-C for l
 
 import io
 import math
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.checks import one_of
+from calibrant.data.table import CORRUPTIONS, SEVERITIES
+from calibrant.errors import lookup
 from calibrant.extras import require
-from calibrant.validation import one_of
 
-Corruption = Callable[[Tensor, Any, torch.Generator], Tensor]
-SEVERITIES: Final = (1, 2, 3, 4, 5)
 #: Longest side of images that get the strengths of CIFAR-10-C.
 SMALL = 64
 
@@ -32,14 +30,13 @@ def corrupt(x: Tensor, name: str, severity: int, random: torch.Generator) -> Ten
         severity: From 1 to 5.
         random: Source of whatever is random.
     """
-    one_of("corruption", name, tuple(CORRUPTIONS))
+    entry = lookup(name, CORRUPTIONS, "corruption")
     one_of("severity", severity, SEVERITIES)
     if not in_unit_range(x):
         raise ValueError(f"corruptions are of images with values in [0, 1]; these go from {x.min():.4g} to {x.max():.4g}")
-    function, small, large = CORRUPTIONS[name]
-    strength = (small if max(x.shape[-2:]) <= SMALL else large)[severity - 1]
+    strength = (entry.small if max(x.shape[-2:]) <= SMALL else entry.large)[severity - 1]
     values = x.float() / 255 if x.dtype == torch.uint8 else x.float()
-    changed = function(values, strength, random).clamp(0, 1)
+    changed: Tensor = entry.load()(values, strength, random).clamp(0, 1)
     return (changed * 255).round().to(torch.uint8) if x.dtype == torch.uint8 else changed.to(x.dtype)
 
 
@@ -48,23 +45,23 @@ def in_unit_range(x: Tensor) -> bool:
     return not x.is_floating_point() or not x.numel() or bool(x.min() >= 0 and x.max() <= 1)
 
 
-def _gaussian_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def gaussian_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """Noise of the given standard deviation."""
     return x + strength * torch.randn(x.shape, generator=random)
 
 
-def _shot_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def shot_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """Counts of so many photons for white."""
     return torch.poisson(x * strength, generator=random) / strength
 
 
-def _impulse_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def impulse_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """Salt and pepper on the given share of the values."""
     draw = torch.rand(x.shape, generator=random)
     return x.where(draw > strength, (draw > strength / 2).float())
 
 
-def _gaussian_blur(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def gaussian_blur(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """A Gaussian of the given standard deviation, four of which it reaches."""
     del random
     reach = int(4 * strength + 0.5)
@@ -78,14 +75,14 @@ def _gaussian_blur(x: Tensor, strength: float, random: torch.Generator) -> Tenso
     return x
 
 
-def _contrast(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def contrast(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """Distances from each channel's mean, shrunk."""
     del random
     mean = x.mean(dim=(2, 3), keepdim=True)
     return (x - mean) * strength + mean
 
 
-def _brightness(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def brightness(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """More of the value V of a pixel, its largest channel; hue and saturation stay."""
     del random
     value = x.amax(dim=1, keepdim=True)
@@ -93,7 +90,7 @@ def _brightness(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     return torch.where(value > 0, x * (brighter / value.clamp(min=1e-6)), brighter)
 
 
-def _fog(x: Tensor, strength: tuple[float, float], random: torch.Generator) -> Tensor:
+def fog(x: Tensor, strength: tuple[float, float], random: torch.Generator) -> Tensor:
     """A cloud over the image, which is darkened so that it stays as bright."""
     amount, decay = strength
     height, width = x.shape[-2:]
@@ -103,7 +100,7 @@ def _fog(x: Tensor, strength: tuple[float, float], random: torch.Generator) -> T
     return (x + amount * cloud) * largest / (largest + amount)
 
 
-def _pixelate(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
+def pixelate(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     """Made smaller, and large again."""
     del random
     height, width = x.shape[-2:]
@@ -113,7 +110,7 @@ def _pixelate(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
     return up[0] @ small @ up[1].T
 
 
-def _jpeg(x: Tensor, strength: int, random: torch.Generator) -> Tensor:
+def jpeg_compression(x: Tensor, strength: int, random: torch.Generator) -> Tensor:
     """Saved as JPEG of the given quality."""
     del random
     images = require("PIL.Image", "JPEG compression")
@@ -159,21 +156,3 @@ def box(before: int, after: int) -> Tensor:
     distance = (torch.arange(before, dtype=torch.float64) + 0.5 - centre.view(-1, 1)) / reach
     weights = ((distance > -0.5) & (distance <= 0.5)).double()
     return (weights / weights.sum(dim=1, keepdim=True)).float()
-
-
-#: Name, function, and strengths of the five severities for small and for large images.
-CORRUPTIONS: Final[Mapping[str, tuple[Corruption, tuple[Any, ...], tuple[Any, ...]]]] = {
-    "gaussian_noise": (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
-    "shot_noise": (_shot_noise, (500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
-    "impulse_noise": (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
-    "gaussian_blur": (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0), (1, 2, 3, 4, 6)),
-    "contrast": (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
-    "brightness": (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
-    "fog": (
-        _fog,
-        ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
-        ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
-    ),
-    "pixelate": (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
-    "jpeg_compression": (_jpeg, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
-}

@@ -1,13 +1,17 @@
 """Images in folders: class folders, Tiny-ImageNet, ImageNet, ImageNet-LT."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from calibrant.data.base import DataSet, MissingDataError, data_root, locate, split_off
-from calibrant.data.parts import Files, Images, read_image
+from calibrant.data.dataset import DataSet
+from calibrant.data.images import Files, Images, read_image
+from calibrant.data.places import data_root, locate
+from calibrant.data.splits import split_off
+from calibrant.errors import MissingDataError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -106,13 +110,13 @@ def imagenet_lt(root: str | Path | None = None) -> DataSet:
 
 def decode(paths: Sequence[str]) -> Tensor:
     """All images as one tensor; they have to be of one size."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
-
     with ThreadPoolExecutor() as pool:
         images = list(pool.map(read_image, paths))
     sizes = {tuple(image.shape) for image in images}
     if len(sizes) > 1:
-        raise ValueError(f"images kept in memory must be of one size, found {sorted(sizes)[:3]}; say --data.in_memory false")
+        raise ValueError(
+            f"images kept in memory must be of one size, found {sorted(sizes)[:3]}; pass `data.options.in_memory=False`"
+        )
     return torch.stack(images)
 
 

@@ -1,99 +1,96 @@
-"""Training losses: those of the papers, and all they are compared with.
+"""Training losses: those of the papers, and everything they are compared with.
 
-Every loss is called ``loss(logits, target)`` and is found in :data:`METHODS` under the key that the command line uses.
+Every loss is called ``loss(logits, target)`` and stands in :data:`METHODS` under the key that the command line uses. Listing
+them imports nothing; a class is imported when it is first asked for.
 """
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.losses.adafocal import AdaFocal, CalFocal
-from calibrant.losses.base import AdaptiveLoss, Loss
-from calibrant.losses.brier import Brier
-from calibrant.losses.cals import CALSALM, CALSHR
-from calibrant.losses.confidence_penalty import ConfidencePenalty
-from calibrant.losses.cpc import CPC
-from calibrant.losses.cross_entropy import CrossEntropy
-from calibrant.losses.focal import Focal, FocalSD
-from calibrant.losses.label_smoothing import LabelSmoothing
-from calibrant.losses.margin import MbLS
-from calibrant.losses.mmce import MMCE
+from calibrant.errors import did_you_mean, lookup
+from calibrant.registry import Entry, lazy, table
 
-__all__ = [
-    "CALSALM",
-    "CALSHR",
-    "CPC",
-    "METHODS",
-    "MMCE",
-    "AdaFocal",
-    "AdaptiveLoss",
-    "Brier",
-    "CalFocal",
-    "ConfidencePenalty",
-    "CrossEntropy",
-    "Focal",
-    "FocalSD",
-    "LabelSmoothing",
-    "Loss",
-    "MbLS",
-    "Method",
-    "create",
-]
+if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+    from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
+    from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
+    from calibrant.losses.brier import Brier as Brier
+    from calibrant.losses.cals import CALSALM as CALSALM, CALSHR as CALSHR
+    from calibrant.losses.confidence_penalty import ConfidencePenalty as ConfidencePenalty
+    from calibrant.losses.cpc import CPC as CPC
+    from calibrant.losses.cross_entropy import CrossEntropy as CrossEntropy
+    from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
+    from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
+    from calibrant.losses.margin import MbLS as MbLS
+    from calibrant.losses.mmce import MMCE as MMCE
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Entry):
     """A row of the table of methods.
 
     Attributes:
-        key: Its name in recipes and on the command line.
-        loss: Its class.
-        title: Its name in a sentence.
         paper: Where it was published.
-        tasks: What the papers used it for; every method runs on all of them.
+        adaptive: Whether it learns on validation data, with ``observe`` and ``adapt``.
         defaults: Options that :func:`create` fills in where the class has no default.
+        memory: Most memory that a step may take, in multiples of the logits; plain autograd usually needs more than 4.
     """
 
-    key: str
-    loss: type[Loss]
-    title: str
     paper: str
-    tasks: tuple[str, ...]
+    adaptive: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    memory: float = 4.0
 
     @property
-    def adaptive(self) -> bool:
-        """Whether it learns on validation data, with ``observe`` and ``adapt``."""
-        return issubclass(self.loss, AdaptiveLoss)
+    def loss(self) -> "type[Loss]":
+        """Its class."""
+        found: type[Loss] = self.load()
+        return found
 
 
-_ALL = ("image", "long-tail", "segmentation", "text")
-_IMAGE_TEXT = ("image", "long-tail", "text")
+def _method(key: str, path: str, title: str, paper: str, **options: Any) -> Method:
+    return Method(key, f"calibrant.losses.{path}", title, paper, **options)
+
 
 #: The methods by key.
-METHODS: Final[Mapping[str, Method]] = {
-    method.key: method
-    for method in (
-        Method("ce", CrossEntropy, "cross-entropy", "-", _ALL),
-        Method("ls", LabelSmoothing, "label smoothing", "Szegedy et al., CVPR 2016", _ALL),
-        Method("ecp", ConfidencePenalty, "explicit confidence penalty", "Pereyra et al., ICLR 2017", _ALL),
-        Method("fl", Focal, "focal loss", "Lin et al., ICCV 2017", _ALL),
-        Method("flsd", FocalSD, "sample-dependent focal loss", "Mukhoti et al., NeurIPS 2020", _IMAGE_TEXT),
-        Method("brier", Brier, "Brier loss", "Brier, 1950", _IMAGE_TEXT),
-        Method("mmce", MMCE, "maximum mean calibration error", "Kumar et al., ICML 2018", _IMAGE_TEXT),
-        Method("cpc", CPC, "pairwise constraints", "Cheng and Vasconcelos, CVPR 2022", _IMAGE_TEXT),
-        Method("mbls", MbLS, "margin-based label smoothing", "Liu et al., CVPR 2022", _ALL),
-        Method("cals-hr", CALSHR, "class-adaptive label smoothing, heuristic rule", "Liu et al., CVPR 2023", _ALL),
-        Method("cals-alm", CALSALM, "class-adaptive label smoothing", "Liu et al., CVPR 2023", _ALL),
-        Method("calfocal", CalFocal, "calibration-aware focal loss", "AdaFocal, 2022", ("image",), {"scale": 10.0}),
-        Method("adafocal", AdaFocal, "adaptive focal loss", "AdaFocal, 2022", _IMAGE_TEXT),
-    )
-}
+METHODS: Final = table(
+    _method("ce", "cross_entropy:CrossEntropy", "cross-entropy", "-"),
+    _method("ls", "label_smoothing:LabelSmoothing", "label smoothing", "Szegedy et al., CVPR 2016"),
+    _method("ecp", "confidence_penalty:ConfidencePenalty", "explicit confidence penalty", "Pereyra et al., ICLR 2017"),
+    _method("fl", "focal:Focal", "focal loss", "Lin et al., ICCV 2017"),
+    _method("flsd", "focal:FocalSD", "sample-dependent focal loss", "Mukhoti et al., NeurIPS 2020"),
+    _method("brier", "brier:Brier", "Brier loss", "Brier, 1950"),
+    _method("mmce", "mmce:MMCE", "maximum mean calibration error", "Kumar et al., ICML 2018"),
+    _method("cpc", "cpc:CPC", "pairwise constraints", "Cheng and Vasconcelos, CVPR 2022"),
+    _method("mbls", "margin:MbLS", "margin-based label smoothing", "Liu et al., CVPR 2022"),
+    _method(
+        "cals-hr", "cals:CALSHR", "class-adaptive label smoothing, heuristic rule", "Liu et al., CVPR 2023", adaptive=True
+    ),
+    _method("cals-alm", "cals:CALSALM", "class-adaptive label smoothing", "Liu et al., CVPR 2023", adaptive=True),
+    _method(
+        "calfocal",
+        "adafocal:CalFocal",
+        "calibration-aware focal loss",
+        "AdaFocal, 2022",
+        adaptive=True,
+        defaults={"scale": 10.0},
+    ),
+    _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
+)
+
+__getattr__ = lazy(__name__, METHODS.values(), {"Loss": "calibrant.losses.base", "AdaptiveLoss": "calibrant.losses.base"})
+__all__ = [
+    "METHODS",
+    "AdaptiveLoss",
+    "Loss",
+    "Method",
+    "create",
+    *sorted(method.name for method in METHODS.values()),
+]
 
 
-def create(key: str, num_classes: int | None = None, **options: Any) -> Loss:
+def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
     """Build a loss by its key in :data:`METHODS`.
 
     Args:
@@ -101,18 +98,19 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> Loss:
         num_classes: Number of classes; the class-adaptive losses need it, the others do without.
         **options: Arguments of the loss's class.
     """
-    method = METHODS.get(key)
-    if method is None:
-        close = difflib.get_close_matches(str(key), METHODS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"key must be one of {', '.join(METHODS)}, got {key!r}{hint}")
-    accepted = inspect.signature(method.loss).parameters
-    unknown = [name for name in options if name not in accepted]
-    if unknown:
-        raise TypeError(f"{key!r} takes no option {unknown[0]!r}; its options are {', '.join(accepted)}")
-    options = {**method.defaults, **options}
-    if "num_classes" in accepted:
-        if num_classes is None:
-            raise TypeError(f"{key!r} has one multiplier per class: pass num_classes, the network's number of outputs")
-        options["num_classes"] = num_classes
-    return method.loss(**options)
+    method = lookup(key, METHODS, "key")
+    return build(method.loss, num_classes, {**method.defaults, **options}, repr(key))
+
+
+def build(kind: "type[Loss]", num_classes: int | None, options: Mapping[str, Any], name: str) -> "Loss":
+    """Construct a loss, which gets ``num_classes`` if it takes it; ``name`` is what messages call it."""
+    accepted = inspect.signature(kind).parameters
+    for option in options:
+        if option not in accepted and not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+            hint = did_you_mean(option, accepted)
+            raise TypeError(f"{name} takes no option {option!r}; its options are {', '.join(accepted)}{hint}")
+    if "num_classes" not in accepted:
+        return kind(**options)
+    if num_classes is None:
+        raise TypeError(f"{name} learns something for each class: pass num_classes, the network's number of outputs")
+    return kind(**{"num_classes": num_classes, **options})

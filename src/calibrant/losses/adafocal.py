@@ -7,10 +7,10 @@ from torch.nn import functional
 
 from calibrant import outcomes, tensors
 from calibrant.binning import BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
+from calibrant.checks import in_range, one_of, whole
 from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.focal import modulate
-from calibrant.tensors import Batch, Reduction
-from calibrant.validation import in_range, one_of, whole
+from calibrant.tensors import Reduction, Samples
 
 
 def adafocal_loss(
@@ -30,7 +30,7 @@ def adafocal_loss(
     the term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants for the gradient.
     """
     _check_bins("gammas", gammas, edges)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     p = torch.exp(-nll.detach())
     gamma = gammas.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
@@ -42,8 +42,8 @@ def calfocal_loss(
     target: Tensor,
     accuracies: Tensor,
     edges: Tensor,
-    scale: float,
     *,
+    scale: float,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -56,7 +56,7 @@ def calfocal_loss(
     """
     _check_bins("accuracies", accuracies, edges)
     in_range("scale", scale, 0)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     p = torch.exp(-nll.detach())
     gap = p - accuracies.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
@@ -81,6 +81,7 @@ class _BinnedFocal(AdaptiveLoss):
     """Focal losses that follow the calibration of equal-mass bins of the validation confidences."""
 
     learned = ("gammas", "edges", "confidences", "accuracies")
+    logged = ("gammas",)
     edges: Tensor
     gammas: Tensor
     confidences: Tensor
@@ -95,10 +96,11 @@ class _BinnedFocal(AdaptiveLoss):
         self.register_buffer("gammas", torch.ones_like(midpoints))
         self.register_buffer("confidences", midpoints)
         self.register_buffer("accuracies", midpoints.clone())
+        self._training: BinStatistics | None = None
         self._forget()
 
-    def _collect(self, batch: Batch) -> None:
-        confidence, correct = outcomes.top_label(batch)
+    def _collect(self, samples: Samples) -> None:
+        confidence, correct = outcomes.top_label(samples)
         self._confidence.append(confidence.to("cpu", self.edges.dtype))
         self._correct.append(correct.cpu())
 
@@ -117,6 +119,26 @@ class _BinnedFocal(AdaptiveLoss):
         self.confidences.copy_(confidences)
         self.accuracies.copy_(accuracies)
         return (confidences - accuracies).to(self.gammas)
+
+    @torch.no_grad()
+    def watch(self, logits: Tensor, target: Tensor) -> None:
+        """Add up the true class's probability of training samples in the bins that they look up their gamma in."""
+        logits, target, kept = tensors.for_training(logits, target, self.ignore_index)
+        p = (-functional.cross_entropy(logits, target, reduction="none")).exp()[kept]
+        bins = bin_statistics(p, torch.zeros_like(p, dtype=torch.bool), self.edges.to(p))
+        self._training = bins if self._training is None else BinStatistics(*map(torch.add, self._training, bins))
+
+    def watched(self) -> dict[str, Tensor]:
+        """Mean probability of the true class of the training samples in each bin, NaN where there were none."""
+        if self._training is None:
+            return {}
+        counts, confidence, _ = (part.cpu() for part in self._training)
+        self._training = None
+        return {"train_confidences": (confidence / counts).float()}
+
+    def summary(self) -> str:
+        """The range of the gammas."""
+        return f"gamma {float(self.gammas.min()):.2g} to {float(self.gammas.max()):.2g}"
 
     def _observed(self) -> int:
         return sum(len(part) for part in self._confidence)
@@ -161,6 +183,7 @@ class AdaFocal(_BinnedFocal):
 
     def __init__(
         self,
+        *,
         num_bins: int = 15,
         gamma_max: float = 20.0,
         inverse: bool = False,
@@ -168,7 +191,6 @@ class AdaFocal(_BinnedFocal):
         momentum: float | None = None,
         gamma_min: float = -2.0,
         switch: float = 0.2,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -233,9 +255,9 @@ class CalFocal(_BinnedFocal):
     def __init__(
         self,
         scale: float,
+        *,
         num_bins: int = 15,
         per: Literal["bin", "sample"] = "bin",
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -254,7 +276,7 @@ class CalFocal(_BinnedFocal):
             target,
             self.accuracies,
             self.edges,
-            self.scale,
+            scale=self.scale,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant import tensors
+from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
-from calibrant.tensors import Batch, Reduction
-from calibrant.validation import one_of, whole
+from calibrant.tensors import Reduction, Samples
 
 
 class Loss(nn.Module, ABC):
@@ -31,10 +31,19 @@ class Loss(nn.Module, ABC):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss, a scalar or, with ``reduction="none"``, ``(N, *spatial)``."""
 
+    def predictive(self, logits: Tensor) -> Tensor:
+        """Logits whose softmax is the prediction; those of the network, unless the loss trains something else."""
+        return logits
+
     def extra_repr(self) -> str:
         """Hyper-parameters, as they were given."""
         names = list(inspect.signature(type(self)).parameters)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+
+def predictive(loss: nn.Module, logits: Tensor) -> Tensor:
+    """Logits whose softmax is the prediction of a network trained with a loss, which may be any module of your own."""
+    return loss.predictive(logits) if isinstance(loss, Loss) else logits
 
 
 class AdaptiveLoss(Loss):
@@ -54,6 +63,8 @@ class AdaptiveLoss(Loss):
 
     #: Names of the buffers whose path :meth:`history` gives.
     learned: ClassVar[tuple[str, ...]]
+    #: Of these, the ones whose smallest, mean and largest value are worth logging every epoch.
+    logged: ClassVar[tuple[str, ...]] = ()
     epoch: Tensor
 
     def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
@@ -62,8 +73,8 @@ class AdaptiveLoss(Loss):
         self._path: list[dict[str, Tensor]] = []
 
     @abstractmethod
-    def _collect(self, batch: Batch) -> None:
-        """Add a validation batch to the statistics."""
+    def _collect(self, samples: Samples) -> None:
+        """Add validation samples to the statistics."""
 
     @abstractmethod
     def _learn(self) -> None:
@@ -80,8 +91,8 @@ class AdaptiveLoss(Loss):
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor) -> None:
         """Look at a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
-        batch = tensors.batch(logits, target, self.ignore_index, num_classes=getattr(self, "num_classes", None), finite=True)
-        self._collect(batch)
+        classes = getattr(self, "num_classes", None)
+        self._collect(tensors.for_training(logits, target, self.ignore_index, num_classes=classes, finite=True))
 
     @torch.no_grad()
     def adapt(self) -> None:
@@ -97,6 +108,17 @@ class AdaptiveLoss(Loss):
         self.epoch += 1
         self._path.append(self._snapshot())
         self._forget()
+
+    def watch(self, logits: Tensor, target: Tensor) -> None:
+        """Look at a batch of training logits, where a loss wants to report on those; nothing by default."""
+
+    def watched(self) -> dict[str, Tensor]:
+        """What :meth:`watch` has seen since the last call of this, to be kept beside :meth:`history`."""
+        return {}
+
+    def summary(self) -> str:
+        """What has been learned, in a few words for a progress bar."""
+        return ""
 
     def history(self) -> dict[str, Tensor]:
         """Path of what is learned: ``epoch``, and each buffer of :attr:`learned` stacked along dimension 0.

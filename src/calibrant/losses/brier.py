@@ -8,7 +8,7 @@ from calibrant.tensors import Reduction
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
     r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2."""
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     return tensors.reduce(_brier(logits, target.unsqueeze(1)), kept, reduction)
 
 

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.checks import in_range, whole
+from calibrant.errors import lookup
 from calibrant.losses.base import AdaptiveLoss
-from calibrant.losses.margin import MarginPenalty, cross_entropy_with_margin, linear_penalty
+from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
-from calibrant.tensors import Batch, Reduction, per_class
-from calibrant.validation import in_range, one_of, whole
+from calibrant.tensors import Reduction, Samples, per_class
 
 #: Multipliers are kept in this interval (CALS, below Eq. 12).
 SAFEGUARD = (1e-6, 1e6)
@@ -21,9 +22,9 @@ def cals_alm_loss(
     target: Tensor,
     multipliers: Tensor,
     rho: Tensor,
+    *,
     margin: float = 10.0,
     penalty: str = "phr",
-    *,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -36,9 +37,9 @@ def cals_alm_loss(
     ``(K,)``. Classes that share the largest logit share its gradient.
     """
     _check_margin(margin)
-    one_of("penalty", penalty, tuple(PENALTIES))
-    logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
-    lagrangian = _lagrangian(margin, per_class(multipliers, logits), per_class(rho, logits), penalty, logits.shape[1])
+    fused = lookup(penalty, PENALTIES, "penalty").fused
+    logits, target, kept = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
+    lagrangian = fused(margin, per_class(rho, logits), per_class(multipliers, logits), logits.shape[1])
     return tensors.reduce(cross_entropy_with_margin(logits, target, lagrangian), kept, reduction)
 
 
@@ -46,51 +47,12 @@ def _check_margin(margin: float) -> None:
     in_range("margin", margin, 0, above=True)  # the constraint is divided by it
 
 
-def _lagrangian(margin: float, multipliers: Tensor, rho: Tensor, name: str, classes: int) -> MarginPenalty:
-    """Mean over classes of P(d / m - 1, rho, lambda)."""
-    chain = 1 / (classes * margin)  # dz/dd, and the mean
-
-    def phr(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        # In place, on P' = relu(lambda + rho z), from which P = (P'^2 - lambda^2) / 2 rho.
-        derivative = distance.mul_(rho / margin).add_(multipliers - rho).relu_()
-        slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
-        if gradient is not None:
-            gradient.sub_(derivative, alpha=chain)
-        value = derivative.square_().sub_(multipliers**2).mul_(1 / (2 * rho * classes)).sum(dim=1, keepdim=True)
-        return value, slope
-
-    def p3(z: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        # In place, from the part of z above 0 and the one below, divided by 1 - rho z; P2 has a term more than P3.
-        above = z.relu()
-        below = z.sub_(above)
-        quotient = (below * -rho).add_(1).reciprocal_()
-        value = below.mul_(quotient).add_(above).addcmul_(above * above, rho).mul_(multipliers)
-        derivative = quotient.square_().addcmul_(above, 2 * rho).mul_(multipliers)
-        if name == "p2":
-            derivative.addcmul_(above * above, rho**2 / 2)
-            value.addcmul_(above.pow_(3), rho**2 / 6)
-        if gradient is not None:
-            gradient.sub_(derivative, alpha=chain)
-        return value.sum(dim=1, keepdim=True).div_(classes), derivative.sum(dim=1, keepdim=True).mul_(chain)
-
-    def in_blocks(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
-        """P2 and P3 have more temporaries: eight blocks of samples bound them. The compiler has none to begin with."""
-        z = distance.div_(margin).sub_(1)
-        if torch.compiler.is_compiling():
-            return p3(z, gradient)
-        gradients = [None] * 8 if gradient is None else gradient.tensor_split(8)
-        parts = [p3(*part) for part in zip(z.tensor_split(8), gradients, strict=True)]
-        return torch.cat([value for value, _ in parts]), torch.cat([slope for _, slope in parts])
-
-    return phr if name == "phr" else in_blocks
-
-
 def cals_hr_loss(
     logits: Tensor,
     target: Tensor,
     multipliers: Tensor,
-    margin: float = 10.0,
     *,
+    margin: float = 10.0,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -101,7 +63,7 @@ def cals_hr_loss(
     ``multipliers`` :math:`\lambda` have shape ``(K,)``. Classes that share the largest logit share its gradient.
     """
     in_range("margin", margin, 0)
-    logits, target, kept = tensors.batch(logits, target, ignore_index, num_classes=len(multipliers))
+    logits, target, kept = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
     penalty = linear_penalty(margin, per_class(multipliers, logits), 1 / logits.shape[1])
     return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
 
@@ -129,17 +91,17 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
         """What is averaged: functions of the distances ``(N, K, *spatial)``, of the same shape."""
 
-    def _collect(self, batch: Batch) -> None:
-        logits = batch.logits.to(torch.promote_types(batch.logits.dtype, self.multipliers.dtype))
+    def _collect(self, samples: Samples) -> None:
+        logits = samples.logits.to(torch.promote_types(samples.logits.dtype, self.multipliers.dtype))
         distance = logits.amax(dim=1, keepdim=True) - logits
         over_samples = [0, *range(2, logits.dim())]
         sums = [
-            tensors.sum_double(torch.where(batch.kept.unsqueeze(1), function, 0), over_samples)
+            tensors.sum_double(torch.where(samples.kept.unsqueeze(1), function, 0), over_samples)
             for function in self._functions(distance)
         ]
         # Not in place: what is observed in inference mode and what is not could not be added to each other.
         self._sums = self._sums + torch.stack(sums).cpu()
-        self._count = self._count + batch.kept.sum().cpu()
+        self._count = self._count + samples.kept.sum().cpu()
 
     def _means(self) -> Tensor:
         """Means over the samples of all processes, ``(averages, K)``."""
@@ -147,6 +109,10 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
 
     def _observed(self) -> int:
         return int(self._count)
+
+    def summary(self) -> str:
+        """The mean multiplier."""
+        return f"mean multiplier {float(self.multipliers.mean()):.3g}"
 
     def _forget(self) -> None:
         self._sums = torch.zeros(self.averages, self.num_classes, dtype=torch.float64, device="cpu")
@@ -192,12 +158,14 @@ class CALSALM(_ClassAdaptiveLoss):
 
     averages = 2
     learned = ("multipliers", "rho", "constraint")
+    logged = ("multipliers", "rho")
     rho: Tensor
     constraint: Tensor
 
     def __init__(
         self,
         num_classes: int,
+        *,
         margin: float = 10.0,
         penalty: str = "phr",
         multiplier_init: float = 1e-6,
@@ -207,13 +175,13 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_period: int = 10,
         rho_max: float | None = 10.0,
         multiplier_period: int = 1,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
         _check_margin(margin)
         super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
-        self.penalty = one_of("penalty", penalty, tuple(PENALTIES))
+        lookup(penalty, PENALTIES, "penalty")
+        self.penalty = penalty
         self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
         self.rho_init = in_range("rho_init", rho_init, 0, math.inf if rho_max is None else rho_max, above=True)
         self.gamma = in_range("gamma", gamma, 1)
@@ -230,8 +198,8 @@ class CALSALM(_ClassAdaptiveLoss):
             target,
             self.multipliers,
             self.rho,
-            self.margin,
-            self.penalty,
+            margin=self.margin,
+            penalty=self.penalty,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )
@@ -285,17 +253,18 @@ class CALSHR(_ClassAdaptiveLoss):
 
     averages = 1
     learned = ("multipliers", "score")
+    logged = ("multipliers",)
     score: Tensor
 
     def __init__(
         self,
         num_classes: int,
+        *,
         margin: float = 10.0,
         multiplier_init: float = 0.1,
         factor: float = 1.1,
         tolerance: float = 1.1,
         period: int = 1,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -312,7 +281,7 @@ class CALSHR(_ClassAdaptiveLoss):
             logits,
             target,
             self.multipliers,
-            self.margin,
+            margin=self.margin,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )

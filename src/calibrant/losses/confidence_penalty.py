@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, with_gradient
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range, one_of
 
 ClassReduction = Literal["sum", "mean"]
 
@@ -14,8 +14,8 @@ ClassReduction = Literal["sum", "mean"]
 def confidence_penalty_loss(
     logits: Tensor,
     target: Tensor,
-    weight: float = 0.1,
     *,
+    weight: float = 0.1,
     class_reduction: ClassReduction = "sum",
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -28,7 +28,7 @@ def confidence_penalty_loss(
     as the code released with CALS does, which leaves next to nothing of the penalty when K is large.
     """
     _check(weight, class_reduction)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     if class_reduction == "mean":
         weight = weight / logits.shape[1]
     return tensors.reduce(_with_entropy(logits, target.unsqueeze(1), weight), kept, reduction)
@@ -64,9 +64,9 @@ class ConfidencePenalty(Loss):
 
     def __init__(
         self,
+        *,
         weight: float = 0.1,
         class_reduction: ClassReduction = "sum",
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -80,7 +80,7 @@ class ConfidencePenalty(Loss):
         return confidence_penalty_loss(
             logits,
             target,
-            self.weight,
+            weight=self.weight,
             class_reduction=self.class_reduction,
             ignore_index=self.ignore_index,
             reduction=self.reduction,

@@ -3,17 +3,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
+from calibrant.checks import in_range
 from calibrant.losses.base import Loss, with_gradient
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range
 
 
 def cpc_loss(
     logits: Tensor,
     target: Tensor,
+    *,
     discrimination: float = 10.0,
     exclusion: float = 1.0,
-    *,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -29,7 +29,7 @@ def cpc_loss(
     """
     in_range("discrimination", discrimination, 0)
     in_range("exclusion", exclusion, 0)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     classes = logits.shape[1]
     discrimination = discrimination / (classes - 1)
     exclusion = exclusion / ((classes - 1) * max(1, classes - 2))
@@ -95,9 +95,9 @@ class CPC(Loss):
 
     def __init__(
         self,
+        *,
         discrimination: float = 10.0,
         exclusion: float = 1.0,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -110,8 +110,8 @@ class CPC(Loss):
         return cpc_loss(
             logits,
             target,
-            self.discrimination,
-            self.exclusion,
+            discrimination=self.discrimination,
+            exclusion=self.exclusion,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )

@@ -8,7 +8,7 @@ from calibrant.tensors import Reduction
 
 def cross_entropy_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
     r"""Cross-entropy, :math:`-\log s_y` with :math:`s = \mathrm{softmax}(l)` (CALS Eq. 1)."""
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     return tensors.reduce(functional.cross_entropy(logits, target, reduction="none"), kept, reduction)
 
 

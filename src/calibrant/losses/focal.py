@@ -3,9 +3,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
+from calibrant.checks import in_range
 from calibrant.losses.base import Loss
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range
 
 
 def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
@@ -22,11 +22,11 @@ def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
 
 
 def focal_loss(
-    logits: Tensor, target: Tensor, gamma: float = 3.0, *, ignore_index: int = -100, reduction: Reduction = "mean"
+    logits: Tensor, target: Tensor, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class."""
     in_range("gamma", gamma, 0)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     return tensors.reduce(modulate(nll, gamma), kept, reduction)
 
@@ -34,10 +34,10 @@ def focal_loss(
 def focal_sd_loss(
     logits: Tensor,
     target: Tensor,
+    *,
     gamma: float = 3.0,
     gamma_hard: float = 5.0,
     threshold: float = 0.2,
-    *,
     ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:
@@ -46,7 +46,7 @@ def focal_sd_loss(
     The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
     """
     _check_sample_dependent(gamma, gamma_hard, threshold)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
     hard = torch.exp(-nll.detach()) < threshold
     return tensors.reduce(modulate(nll, torch.where(hard, nll.new_full((), gamma_hard), gamma)), kept, reduction)
@@ -67,13 +67,13 @@ class Focal(Loss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
-    def __init__(self, gamma: float = 3.0, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+    def __init__(self, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.gamma = in_range("gamma", gamma, 0)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return focal_loss(logits, target, self.gamma, ignore_index=self.ignore_index, reduction=self.reduction)
+        return focal_loss(logits, target, gamma=self.gamma, ignore_index=self.ignore_index, reduction=self.reduction)
 
 
 class FocalSD(Loss):
@@ -89,10 +89,10 @@ class FocalSD(Loss):
 
     def __init__(
         self,
+        *,
         gamma: float = 3.0,
         gamma_hard: float = 5.0,
         threshold: float = 0.2,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -105,9 +105,9 @@ class FocalSD(Loss):
         return focal_sd_loss(
             logits,
             target,
-            self.gamma,
-            self.gamma_hard,
-            self.threshold,
+            gamma=self.gamma,
+            gamma_hard=self.gamma_hard,
+            threshold=self.threshold,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
         )

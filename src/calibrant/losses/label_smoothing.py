@@ -1,13 +1,13 @@
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.checks import in_range
 from calibrant.losses.base import Loss
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range
 
 
 def label_smoothing_loss(
-    logits: Tensor, target: Tensor, alpha: float = 0.05, *, ignore_index: int = -100, reduction: Reduction = "mean"
+    logits: Tensor, target: Tensor, *, alpha: float = 0.05, ignore_index: int = -100, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Label smoothing: cross-entropy with the label mixed with the uniform distribution.
 
@@ -16,7 +16,7 @@ def label_smoothing_loss(
     The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
     """
     in_range("alpha", alpha, 0, 1)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     log_s = logits.log_softmax(dim=1)
     log_s_y = log_s.gather(1, target.unsqueeze(1)).squeeze(1)
     return tensors.reduce((alpha - 1) * log_s_y - alpha * log_s.mean(dim=1), kept, reduction)
@@ -31,10 +31,12 @@ class LabelSmoothing(Loss):
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
-    def __init__(self, alpha: float = 0.05, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+    def __init__(self, *, alpha: float = 0.05, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.alpha = in_range("alpha", alpha, 0, 1)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return label_smoothing_loss(logits, target, self.alpha, ignore_index=self.ignore_index, reduction=self.reduction)
+        return label_smoothing_loss(
+            logits, target, alpha=self.alpha, ignore_index=self.ignore_index, reduction=self.reduction
+        )

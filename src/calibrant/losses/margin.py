@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, with_gradient
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range, one_of
 
 ClassReduction = Literal["mean", "sum"]
 
@@ -62,9 +62,9 @@ def linear_penalty(margin: float, multipliers: Tensor, scale: float) -> MarginPe
 def margin_loss(
     logits: Tensor,
     target: Tensor,
+    *,
     margin: float = 10.0,
     weight: float = 0.1,
-    *,
     class_reduction: ClassReduction = "mean",
     ignore_index: int = -100,
     reduction: Reduction = "mean",
@@ -77,7 +77,7 @@ def margin_loss(
     number was obtained with the mean. Classes that share the largest logit share its gradient.
     """
     _check(margin, weight, class_reduction)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     scale = 1 / logits.shape[1] if class_reduction == "mean" else 1.0
     penalty = linear_penalty(margin, logits.new_full((), weight), scale)
     return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
@@ -102,10 +102,10 @@ class MbLS(Loss):
 
     def __init__(
         self,
+        *,
         margin: float = 10.0,
         weight: float = 0.1,
         class_reduction: ClassReduction = "mean",
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -119,8 +119,8 @@ class MbLS(Loss):
         return margin_loss(
             logits,
             target,
-            self.margin,
-            self.weight,
+            margin=self.margin,
+            weight=self.weight,
             class_reduction=self.class_reduction,
             ignore_index=self.ignore_index,
             reduction=self.reduction,

@@ -5,9 +5,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
+from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, only_once
 from calibrant.tensors import Reduction
-from calibrant.validation import in_range, one_of
 
 Form = Literal["paper", "released"]
 
@@ -15,8 +15,8 @@ Form = Literal["paper", "released"]
 def mmce_loss(
     logits: Tensor,
     target: Tensor,
-    weight: float = 0.1,
     *,
+    weight: float = 0.1,
     weighted: bool = False,
     form: Form = "paper",
     width: float = 0.4,
@@ -36,7 +36,7 @@ def mmce_loss(
     memory, exactly. The penalty belongs to the batch: with ``reduction="none"`` every sample is given all of it.
     """
     _check(weight, form, width)
-    logits, target, kept = tensors.batch(logits, target, ignore_index)
+    logits, target, kept = tensors.for_training(logits, target, ignore_index)
     prediction = logits.detach().max(dim=1).indices
     log_s = logits.log_softmax(dim=1).gather(1, torch.stack([target, prediction], dim=1))
     penalty = _mmce(log_s[:, 1].exp(), prediction == target, kept, weighted=weighted, form=form, width=width)
@@ -139,11 +139,11 @@ class MMCE(Loss):
 
     def __init__(
         self,
+        *,
         weight: float = 0.1,
         weighted: bool = False,
         form: Form = "paper",
         width: float = 0.4,
-        *,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -158,7 +158,7 @@ class MMCE(Loss):
         return mmce_loss(
             logits,
             target,
-            self.weight,
+            weight=self.weight,
             weighted=self.weighted,
             form=self.form,
             width=self.width,

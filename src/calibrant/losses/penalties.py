@@ -8,14 +8,27 @@ multiplier are positive.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from calibrant.losses.margin import MarginPenalty
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Penalty(NamedTuple):
-    """A penalty: ``value(z, rho, multiplier)`` and its derivative in z, ``derivative(z, rho, multiplier)``."""
+    """A penalty.
 
-    value: Callable[[Tensor, Tensor, Tensor], Tensor]
-    derivative: Callable[[Tensor, Tensor, Tensor], Tensor]
+    Attributes:
+        value: P, a function of z, rho and the multiplier.
+        derivative: Its derivative in z.
+        fused: From margin, rho, multipliers and the number of classes to the mean over classes of P(d / m - 1, rho, lambda),
+            computed with its gradient in one pass over the distances d.
+    """
+
+    value: Function
+    derivative: Function
+    fused: Callable[[float, Tensor, Tensor, int], MarginPenalty]
 
 
 def phr(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
@@ -62,5 +75,57 @@ def p3_derivative(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
     return multiplier * (2 * rho * positive + (1 - rho * negative) ** -2)
 
 
+# The same in one pass over the distances, for training. Values and gradients are those of the functions above.
+
+
+def fused_phr(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+    """In place, on P' = relu(lambda + rho z), from which P = (P'^2 - lambda^2) / 2 rho."""
+    chain = 1 / (classes * margin)  # dz/dd, and the mean
+
+    def penalty(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+        derivative = distance.mul_(rho / margin).add_(multipliers - rho).relu_()
+        slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
+        if gradient is not None:
+            gradient.sub_(derivative, alpha=chain)
+        value = derivative.square_().sub_(multipliers**2).mul_(1 / (2 * rho * classes)).sum(dim=1, keepdim=True)
+        return value, slope
+
+    return penalty
+
+
+def fused_in_blocks(value: Function, derivative: Function) -> Callable[[float, Tensor, Tensor, int], MarginPenalty]:
+    """For any penalty, from its value and derivative: an eighth of the samples at a time, to bound what is temporary.
+
+    The compiler makes no temporaries and gets all samples at once.
+    """
+
+    def fused(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+        chain = 1 / (classes * margin)
+
+        def block(z: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+            slopes = derivative(z, rho, multipliers)
+            if gradient is not None:
+                gradient.sub_(slopes, alpha=chain)
+            slope = slopes.sum(dim=1, keepdim=True).mul_(chain)
+            del slopes
+            return value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes), slope
+
+        def penalty(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
+            z = distance.div_(margin).sub_(1)
+            if torch.compiler.is_compiling():
+                return block(z, gradient)
+            gradients = [None] * 8 if gradient is None else gradient.tensor_split(8)
+            parts = [block(*part) for part in zip(z.tensor_split(8), gradients, strict=True)]
+            return torch.cat([own for own, _ in parts]), torch.cat([slope for _, slope in parts])
+
+        return penalty
+
+    return fused
+
+
 #: The penalties by name.
-PENALTIES = {"phr": Penalty(phr, phr_derivative), "p2": Penalty(p2, p2_derivative), "p3": Penalty(p3, p3_derivative)}
+PENALTIES = {
+    "phr": Penalty(phr, phr_derivative, fused_phr),
+    "p2": Penalty(p2, p2_derivative, fused_in_blocks(p2, p2_derivative)),
+    "p3": Penalty(p3, p3_derivative, fused_in_blocks(p3, p3_derivative)),
+}

@@ -1,71 +1,87 @@
-"""Measures of calibration and accuracy: fractions, never percent."""
+"""Measures of calibration and accuracy: fractions, never percent.
+
+Functions of logits and labels; :class:`Panel`, which measures everything in one pass; and, imported when first asked for,
+``torchmetrics.Metric`` classes.
+"""
+
+from typing import TYPE_CHECKING
 
 from calibrant.metrics.calibration import (
-    adaptive_ece,
-    aurc,
-    debiased_ece,
-    ece,
-    mce,
-    overconfidence,
-    smooth_ece,
-    sweep_ece,
-    underconfidence,
+    adaptive_ece as adaptive_ece,
+    debiased_ece as debiased_ece,
+    ece as ece,
+    mce as mce,
+    overconfidence as overconfidence,
+    smooth_ece as smooth_ece,
+    sweep_ece as sweep_ece,
+    underconfidence as underconfidence,
 )
-from calibrant.metrics.classes import (
-    ECE,
-    MCE,
-    NLL,
-    AdaptiveECE,
-    BrierScore,
-    ClasswiseECE,
-    DebiasedECE,
-    MeanIoU,
-    PerImage,
-    SmoothECE,
-    SweepECE,
+from calibrant.metrics.classwise import (
+    classwise_ece as classwise_ece,
 )
-from calibrant.metrics.classwise import classwise_ece
-from calibrant.metrics.images import per_image
-from calibrant.metrics.ood import ood_aupr, ood_auroc, ood_fpr95
-from calibrant.metrics.panel import CalibrationPanel, Group, PanelResult, class_groups
-from calibrant.metrics.scores import BrierSplit, accuracy, brier_score, brier_split, nll, top_k_accuracy
-from calibrant.metrics.segmentation import mean_iou
+from calibrant.metrics.ood import (
+    ood_aupr as ood_aupr,
+    ood_auroc as ood_auroc,
+    ood_fpr95 as ood_fpr95,
+)
+from calibrant.metrics.panel import Group, Panel, PanelResult, class_groups
+from calibrant.metrics.scores import (
+    BrierSplit as BrierSplit,
+    accuracy as accuracy,
+    brier_score as brier_score,
+    brier_split as brier_split,
+    nll as nll,
+    top_k_accuracy as top_k_accuracy,
+)
+from calibrant.metrics.segmentation import (
+    mean_iou as mean_iou,
+    per_image as per_image,
+)
+from calibrant.metrics.selective import (
+    aurc as aurc,
+    coverage_at_risk as coverage_at_risk,
+)
+from calibrant.metrics.table import FUNCTIONS, MEASURES, Measure
+from calibrant.registry import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+    from calibrant.metrics.modules import (
+        ECE as ECE,
+        MCE as MCE,
+        NLL as NLL,
+        AdaptiveECE as AdaptiveECE,
+        BrierScore as BrierScore,
+        CalibrationPanel as CalibrationPanel,
+        ClasswiseECE as ClasswiseECE,
+        DebiasedECE as DebiasedECE,
+        MeanIoU as MeanIoU,
+        PerImage as PerImage,
+        SmoothECE as SmoothECE,
+        SweepECE as SweepECE,
+    )
+
+#: Classes that need torchmetrics.
+_MODULES = (
+    *("ECE", "MCE", "NLL", "AdaptiveECE", "BrierScore", "CalibrationPanel", "ClasswiseECE", "DebiasedECE", "MeanIoU"),
+    *("PerImage", "SmoothECE", "SweepECE"),
+)
+__getattr__ = lazy(__name__, (), dict.fromkeys(_MODULES, "calibrant.metrics.modules"))
+globals().update(FUNCTIONS)  # the function of every measure in the table, also of one that is not named above
 
 __all__ = [
-    "ECE",
-    "MCE",
-    "NLL",
-    "AdaptiveECE",
-    "BrierScore",
+    *_MODULES,
+    "FUNCTIONS",
+    "MEASURES",
     "BrierSplit",
-    "CalibrationPanel",
-    "ClasswiseECE",
-    "DebiasedECE",
     "Group",
-    "MeanIoU",
+    "Measure",
+    "Panel",
     "PanelResult",
-    "PerImage",
-    "SmoothECE",
-    "SweepECE",
-    "accuracy",
-    "adaptive_ece",
-    "aurc",
-    "brier_score",
     "brier_split",
     "class_groups",
-    "classwise_ece",
-    "debiased_ece",
-    "ece",
-    "mce",
-    "mean_iou",
-    "nll",
     "ood_aupr",
     "ood_auroc",
     "ood_fpr95",
-    "overconfidence",
     "per_image",
-    "smooth_ece",
-    "sweep_ece",
-    "top_k_accuracy",
-    "underconfidence",
+    *FUNCTIONS,
 ]

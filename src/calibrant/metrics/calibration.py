@@ -1,21 +1,21 @@
-"""Calibration of the predicted class: does a confidence of 0.8 mean right in 80 of 100 cases?
+"""Calibration of the predicted class: is a confidence of 0.8 right in 80 of 100 cases?
 
 All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, leave out what is labelled
-``ignore_index``, and return a float64 scalar, a fraction. Bins are ``(lower, upper]``; of nothing there is no
-calibration error, and an error says so.
+``ignore_index``, and return a float64 scalar, a fraction. Bins are ``(lower, upper]``. Without a single sample there is no
+calibration error: a ValueError is raised.
 """
 
 from torch import Tensor
 
 from calibrant import tensors
 from calibrant.binning import BinStatistics, bin_statistics, equal_width_edges
-from calibrant.metrics import cells as on_cells
-from calibrant.metrics.cells import Binning, Cells, bins_of_equal_mass, cells_of
+from calibrant.checks import one_of, whole
+from calibrant.metrics import estimators
+from calibrant.metrics.estimators import Binning, SortedOutcomes, sort_outcomes
 from calibrant.outcomes import Outcomes, top_label
-from calibrant.validation import one_of, whole
 
 
-def ece(logits: Tensor, target: Tensor, num_bins: int = 15, norm: int = 1, *, ignore_index: int = -100) -> Tensor:
+def ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100) -> Tensor:
     r"""Expected calibration error with bins of equal width (CALS Eq. 14), a fraction.
 
     .. math:: \Big(\sum_b \frac{n_b}{N} |C_b - A_b|^p\Big)^{1/p}
@@ -30,118 +30,90 @@ def ece(logits: Tensor, target: Tensor, num_bins: int = 15, norm: int = 1, *, ig
         ignore_index: Label of samples or pixels to leave out.
     """
     one_of("norm", norm, (1, 2))
-    return on_cells.calibration_error(width_bins(measured(logits, target, ignore_index), num_bins), norm)
+    return estimators.calibration_error(width_bins(measured(logits, target, ignore_index), num_bins), norm=norm)
 
 
-def mce(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> Tensor:
-    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a bin of equal width that is not empty."""
-    return maximum_error(width_bins(measured(logits, target, ignore_index), num_bins))
+def mce(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
+    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty bin of equal width."""
+    return estimators.maximum_error(width_bins(measured(logits, target, ignore_index), num_bins))
 
 
-def overconfidence(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> Tensor:
+def overconfidence(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
     r"""Part of the ECE that comes from overconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, C_b - A_b)`."""
-    return overconfident_part(width_bins(measured(logits, target, ignore_index), num_bins))
+    return estimators.overconfidence(width_bins(measured(logits, target, ignore_index), num_bins))
 
 
-def underconfidence(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> Tensor:
+def underconfidence(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
     r"""Part of the ECE that comes from underconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, A_b - C_b)`."""
-    return underconfident_part(width_bins(measured(logits, target, ignore_index), num_bins))
+    return estimators.underconfidence(width_bins(measured(logits, target, ignore_index), num_bins))
 
 
-def adaptive_ece(logits: Tensor, target: Tensor, num_bins: int = 15, norm: int = 1, *, ignore_index: int = -100) -> Tensor:
+def adaptive_ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100) -> Tensor:
     """ECE with bins that hold about equally many samples (AdaECE, AECE).
 
     The edges are those of the papers, the sorted confidences read at positions k N / M; unlike there, the least confident
-    samples count too. Samples of equal confidence are in one bin, so that there may be fewer bins than asked for.
+    samples count too. Samples of equal confidence share a bin, so there may be fewer bins than asked for.
     """
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    return on_cells.calibration_error(bins_of_equal_mass(ordered(logits, target, ignore_index), num_bins), norm)
+    return estimators.adaptive_error(ordered(logits, target, ignore_index), num_bins=num_bins, norm=norm)
 
 
 def debiased_ece(
     logits: Tensor,
     target: Tensor,
+    *,
     num_bins: int = 15,
     binning: Binning = "mass",
     norm: int = 1,
-    *,
     ignore_index: int = -100,
 ) -> Tensor:
     """ECE without most of its upward bias (Kumar et al. 2019), at least 0.
 
     The plug-in ECE of a perfectly calibrated network is not 0, because the accuracies of its bins are noisy. ``norm=2``
-    subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form instead of the authors' random draws;
-    see :func:`calibrant.metrics.cells.debiased_error`.
+    subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form where the authors draw at random;
+    see :func:`calibrant.metrics.estimators.debiased_estimate`.
     """
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    if binning == "mass":
-        bins = bins_of_equal_mass(ordered(logits, target, ignore_index), num_bins, split=True)
-    else:
-        bins = width_bins(measured(logits, target, ignore_index), num_bins)
-    return as_error(on_cells.debiased_error(bins, norm), norm)
+    outcomes = ordered(logits, target, ignore_index)
+    return estimators.debiased_sorted_error(outcomes, num_bins=num_bins, binning=binning, norm=norm)
 
 
 def sweep_ece(
-    logits: Tensor, target: Tensor, binning: Binning = "mass", norm: int = 1, *, ignore_index: int = -100
+    logits: Tensor, target: Tensor, *, binning: Binning = "mass", norm: int = 1, ignore_index: int = -100
 ) -> Tensor:
     """ECE with as many bins as keep their accuracies in ascending order (Roelofs et al. 2022).
 
     The tables of AdaFocal fit ``norm=1``; the authors' code has 2 as its default.
     """
     _check_binning(binning)
-    return on_cells.sweep(ordered(logits, target, ignore_index), binning, one_of("norm", norm, (1, 2)))[0]
+    one_of("norm", norm, (1, 2))
+    return estimators.sweep_error(ordered(logits, target, ignore_index), binning=binning, norm=norm)
 
 
 def smooth_ece(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): no bins, a kernel that finds its own width."""
-    return on_cells.smooth_error(ordered(logits, target, ignore_index))
-
-
-def aurc(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Area under the risk-coverage curve: mean error rate of the n most confident samples, n = 1 .. N."""
-    return on_cells.area_under_risk_coverage(ordered(logits, target, ignore_index))
+    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that finds its own width instead of bins."""
+    return estimators.smooth_error(ordered(logits, target, ignore_index))
 
 
 def measured(logits: Tensor, target: Tensor, ignore_index: int) -> Outcomes:
     """Outcomes of the samples that are kept, of which there has to be one."""
-    outcomes = top_label(tensors.check(logits, target, ignore_index))
+    outcomes = top_label(tensors.for_measuring(logits, target, ignore_index))
     tensors.check_not_empty(len(outcomes.confidence), ignore_index)
     return outcomes
 
 
-def ordered(logits: Tensor, target: Tensor, ignore_index: int) -> Cells:
+def ordered(logits: Tensor, target: Tensor, ignore_index: int) -> SortedOutcomes:
     """The same in order of confidence."""
-    return cells_of(measured(logits, target, ignore_index))
+    return sort_outcomes(measured(logits, target, ignore_index))
 
 
 def width_bins(outcomes: Outcomes, num_bins: int) -> BinStatistics:
     """Bins of equal width."""
     edges = equal_width_edges(whole("num_bins", num_bins, 1)).to(outcomes.confidence.device)
     return bin_statistics(outcomes.confidence.double(), outcomes.correct, edges)
-
-
-def maximum_error(bins: BinStatistics) -> Tensor:
-    """Largest gap of a bin."""
-    return bins.gaps().abs().amax(dim=-1)
-
-
-def overconfident_part(bins: BinStatistics) -> Tensor:
-    """Mean positive gap."""
-    return (bins.weights() * bins.gaps().clamp(min=0)).sum(dim=-1)
-
-
-def underconfident_part(bins: BinStatistics) -> Tensor:
-    """Mean negative gap, as a positive number."""
-    return (bins.weights() * bins.gaps().clamp(max=0).neg()).sum(dim=-1)
-
-
-def as_error(estimate: Tensor, norm: int) -> Tensor:
-    """A debiased estimate as an error: not below 0, and the root of a square."""
-    error: Tensor = estimate.clamp(min=0) ** (1 / norm)
-    return error
 
 
 def _check_binning(binning: Binning) -> Binning:

@@ -1,20 +1,20 @@
 """Out-of-distribution detection: can the network's uncertainty tell what it was not trained on?"""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from calibrant import outcomes, tensors
+from calibrant.checks import one_of
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Batch
-from calibrant.validation import one_of
+from calibrant.tensors import Samples
 
 Score = Literal["entropy", "max_prob", "energy"]
 
 
-def ood_auroc(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+def ood_auroc(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
     r"""Area under the ROC curve: how often an unknown sample looks more uncertain than a known one, ties counting half.
 
     Args:
@@ -27,14 +27,14 @@ def ood_auroc(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -
     return placements(unknown, known).mean() / len(known)
 
 
-def ood_fpr95(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+def ood_fpr95(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
     """Fraction of unknown samples taken for known ones by a threshold that lets at least 95 % of the known ones pass."""
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
     threshold = known.sort().values[-(-95 * len(known) // 100) - 1]
     return (unknown <= threshold).double().mean()
 
 
-def ood_aupr(in_logits: Tensor, out_logits: Tensor, score: Score = "entropy") -> Tensor:
+def ood_aupr(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
     r"""Area under the precision-recall curve of finding unknown samples: the average precision.
 
     :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, from the most uncertain on.
@@ -57,19 +57,15 @@ def placements(values: Tensor, others: Tensor) -> Tensor:
 @torch.no_grad()
 def uncertainty(logits: Tensor, score: Score, name: str = "") -> Tensor:
     """The score of each sample, in float64."""
-    one_of("score", score, tuple(_SCORES))
+    one_of("score", score, tuple(SCORES))
     argument = f"{name}_logits" if name else "logits"
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2 or not logits.numel():
         what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"{argument} must be floating point logits (N, K) or (N, K, *spatial), not empty, got {what}")
     shape = (logits.shape[0], *logits.shape[2:])
     labels = torch.zeros(shape, dtype=torch.int64, device=logits.device)
-    values = []
-    for block in tensors.blocks(Batch(logits, labels, torch.ones_like(labels, dtype=torch.bool))):
-        softmax = outcomes.softmax(block)
-        outcomes.check_softmax(block, softmax.total)
-        values.append(_SCORES[score](softmax).flatten())
-    return torch.cat(values)
+    blocks = tensors.blocks(Samples(logits, labels, torch.ones_like(labels, dtype=torch.bool)))
+    return torch.cat([SCORES[score](outcomes.softmax(block)).flatten() for block in blocks])
 
 
 def _entropy(softmax: Softmax) -> Tensor:
@@ -85,4 +81,5 @@ def _energy(softmax: Softmax) -> Tensor:
     return -(softmax.largest.double() + softmax.total.double().log()).squeeze(1)
 
 
-_SCORES: dict[str, Callable[[Softmax], Tensor]] = {"entropy": _entropy, "max_prob": _doubt, "energy": _energy}
+#: Uncertainties of a sample, by name.
+SCORES: Final[dict[Score, Callable[[Softmax], Tensor]]] = {"entropy": _entropy, "max_prob": _doubt, "energy": _energy}

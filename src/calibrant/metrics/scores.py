@@ -1,4 +1,4 @@
-"""Scores of single samples, averaged: accuracy, and the proper scores that judge calibration and sharpness together."""
+"""Scores of single samples, averaged: accuracy, and the proper scores, which judge calibration and sharpness together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from calibrant import outcomes, tensors
+from calibrant.binning import BinStatistics
+from calibrant.checks import whole
 from calibrant.metrics.classwise import class_bins
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Batch, Block
-from calibrant.validation import whole
+from calibrant.tensors import Block, Samples
 
 
 class BrierSplit(NamedTuple):
@@ -28,14 +29,14 @@ class BrierSplit(NamedTuple):
 
 
 def accuracy(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Fraction of right predictions; of classes with equal logits the first is predicted."""
+    """Fraction of correct predictions; of classes with equal logits the first is predicted."""
     return mean_of(right, logits, target, ignore_index)
 
 
-def top_k_accuracy(logits: Tensor, target: Tensor, k: int = 5, *, ignore_index: int = -100) -> Tensor:
+def top_k_accuracy(logits: Tensor, target: Tensor, *, k: int = 5, ignore_index: int = -100) -> Tensor:
     """Fraction of samples whose true class is among the k with the largest logits; of equal ones the first count."""
     whole("k", k, 1)
-    return mean_of(lambda block, _: rank(block) < k, logits, target, ignore_index)
+    return mean_of(lambda block, softmax: in_top_k(block, softmax, k=k), logits, target, ignore_index)
 
 
 def nll(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
@@ -48,7 +49,7 @@ def brier_score(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> 
     return mean_of(brier, logits, target, ignore_index)
 
 
-def brier_split(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_index: int = -100) -> BrierSplit:
+def brier_split(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> BrierSplit:
     r"""Brier score with its calibration and refinement parts.
 
     The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over bins of equal width of each
@@ -56,9 +57,14 @@ def brier_split(logits: Tensor, target: Tensor, num_bins: int = 15, *, ignore_in
     is the rest.
     """
     total = brier_score(logits, target, ignore_index=ignore_index)
-    bins = class_bins(tensors.check(logits, target, ignore_index), whole("num_bins", num_bins, 1))
-    calibration = (bins.weights() * bins.gaps() ** 2).sum()
+    bins = class_bins(tensors.for_measuring(logits, target, ignore_index), whole("num_bins", num_bins, 1))
+    calibration = calibration_part(bins)
     return BrierSplit(total, calibration, total - calibration)
+
+
+def calibration_part(class_bins: BinStatistics) -> Tensor:
+    """Calibration part of the Brier score, from bins of each class's probability."""
+    return (class_bins.weights() * class_bins.gaps() ** 2).sum()
 
 
 def right(block: Block, softmax: Softmax) -> Tensor:
@@ -72,6 +78,12 @@ def rank(block: Block) -> Tensor:
     classes = torch.arange(block.logits.shape[1], device=own.device).view(-1, *[1] * (block.logits.dim() - 2))
     before = (block.logits > own) | ((block.logits == own) & (classes < block.target.unsqueeze(1)))
     return before.sum(dim=1)
+
+
+def in_top_k(block: Block, softmax: Softmax, *, k: int = 5) -> Tensor:
+    """Whether the true class is among the k first."""
+    del softmax
+    return rank(block) < k
 
 
 def negative_log_likelihood(block: Block, softmax: Softmax) -> Tensor:
@@ -91,18 +103,14 @@ def brier(block: Block, softmax: Softmax) -> Tensor:
 
 
 @torch.no_grad()
-def of_samples(score: Callable[[Block, Softmax], Tensor], batch: Batch) -> Tensor:
+def of_samples(score: Callable[[Block, Softmax], Tensor], samples: Samples) -> Tensor:
     """A score of each sample that is kept, in float64."""
-    values = []
-    for block in tensors.blocks(batch):
-        softmax = outcomes.softmax(block)
-        outcomes.check_softmax(block, softmax.total)
-        values.append(block.pick(score(block, softmax)).double())
-    return torch.cat(values) if values else batch.logits.new_zeros(0, dtype=torch.float64)
+    values = [block.pick(score(block, outcomes.softmax(block))).double() for block in tensors.blocks(samples)]
+    return torch.cat(values) if values else samples.logits.new_zeros(0, dtype=torch.float64)
 
 
 def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
     """Mean of a score over the samples that are kept."""
-    values = of_samples(score, tensors.check(logits, target, ignore_index))
+    values = of_samples(score, tensors.for_measuring(logits, target, ignore_index))
     tensors.check_not_empty(len(values), ignore_index)
     return values.mean()

@@ -10,7 +10,7 @@ class MLP(nn.Sequential):
         hidden: Widths of the hidden layers.
     """
 
-    def __init__(self, num_classes: int, inputs: int | None = None, hidden: tuple[int, ...] | list[int] = (128,)) -> None:
+    def __init__(self, num_classes: int, *, inputs: int | None = None, hidden: tuple[int, ...] | list[int] = (128,)) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
         for width in (*hidden, num_classes):
             first = len(layers) == 1

@@ -116,33 +116,33 @@ class ResNet(nn.Module):
         return result
 
 
-def resnet20(num_classes: int, channels: int = 3) -> ResNet:
+def resnet20(num_classes: int, *, channels: int = 3) -> ResNet:
     """ResNet-20 for 32 x 32 (He et al., CVPR 2016, Section 4.2)."""
     return _he_normal(ResNet(num_classes, Basic, [3] * 3, [16, 32, 64], stem=16, channels=channels, projection=False))
 
 
-def resnet32(num_classes: int, channels: int = 3) -> ResNet:
+def resnet32(num_classes: int, *, channels: int = 3) -> ResNet:
     """ResNet-32 for 32 x 32 (He et al., CVPR 2016, Section 4.2), the usual one for long-tailed CIFAR."""
     return _he_normal(ResNet(num_classes, Basic, [5] * 3, [16, 32, 64], stem=16, channels=channels, projection=False))
 
 
-def resnet50(num_classes: int, channels: int = 3) -> ResNet:
+def resnet50(num_classes: int, *, channels: int = 3) -> ResNet:
     """ResNet-50 with a 3 x 3 stem, for 32 x 32."""
     return ResNet(num_classes, Bottleneck, [3, 4, 6, 3], [64, 128, 256, 512], stem=64, channels=channels)
 
 
-def resnet110(num_classes: int, channels: int = 3) -> ResNet:
+def resnet110(num_classes: int, *, channels: int = 3) -> ResNet:
     """The papers' "ResNet-110": bottleneck blocks [3, 4, 26, 3], 45.9 million parameters, not He et al.'s of 1.7 million."""
     return ResNet(num_classes, Bottleneck, [3, 4, 26, 3], [64, 128, 256, 512], stem=64, channels=channels)
 
 
-def tiny_resnet50(num_classes: int, channels: int = 3) -> ResNet:
+def tiny_resnet50(num_classes: int, *, channels: int = 3) -> ResNet:
     """ResNet-50 for Tiny-ImageNet's 64 x 64: pooled to 2 x 2, so that the last layer has 8192 inputs."""
     net = ResNet(num_classes, Bottleneck, [3, 4, 6, 3], [64, 128, 256, 512], stem=64, channels=channels, pool=2)
     return _he_normal(net)
 
 
-def wide_resnet26_10(num_classes: int, channels: int = 3) -> ResNet:
+def wide_resnet26_10(num_classes: int, *, channels: int = 3) -> ResNet:
     """Wide-ResNet-26-10 with the activation after each sum, no dropout, as the papers trained it."""
     return _he_normal(ResNet(num_classes, Basic, [4] * 3, [160, 320, 640], stem=16, channels=channels))
 
@@ -167,7 +167,7 @@ class _Dense(nn.Module):
         return torch.cat([self.conv2(functional.relu(self.norm2(out))), x], dim=1)
 
 
-def densenet121(num_classes: int, channels: int = 3, growth: int = 32) -> nn.Sequential:
+def densenet121(num_classes: int, *, channels: int = 3, growth: int = 32) -> nn.Sequential:
     """DenseNet-121 with a 3 x 3 stem, for 32 x 32 (Huang et al., CVPR 2017)."""
     width = 2 * growth
     layers: list[nn.Module] = [conv(channels, width)]

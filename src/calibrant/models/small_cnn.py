@@ -12,7 +12,7 @@ class SmallCNN(nn.Sequential):
         width: Channels of the first convolution; the others have twice as many.
     """
 
-    def __init__(self, num_classes: int, channels: int = 1, width: int = 16) -> None:
+    def __init__(self, num_classes: int, *, channels: int = 1, width: int = 16) -> None:
         super().__init__(
             nn.Conv2d(channels, width, 3, padding=1),
             nn.ReLU(),

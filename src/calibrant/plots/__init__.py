@@ -4,11 +4,12 @@ from calibrant.extras import require
 
 require("matplotlib", "calibrant.plots")
 
-from calibrant.plots.dense import PixelReliability  # noqa: E402
-from calibrant.plots.paths import GammaPath, MetricPath, MultiplierPath  # noqa: E402
+from calibrant.plots.epochs import GammaPath, MetricPath, MultiplierPath  # noqa: E402
+from calibrant.plots.methods import AccuracyVsECE, MethodBars  # noqa: E402
+from calibrant.plots.pixels import PixelReliability  # noqa: E402
 from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
+from calibrant.plots.risk_coverage import RiskCoverage  # noqa: E402
 from calibrant.plots.robustness import ROC, ShiftCurves  # noqa: E402
-from calibrant.plots.tradeoffs import AccuracyVsECE, MethodBars, RiskCoverage  # noqa: E402
 
 __all__ = [
     "ROC",

@@ -1,11 +1,12 @@
 """What all figures share: colours that everyone can tell apart, sizes that fit a column of a paper."""
 
 import functools
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import IO, Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
@@ -60,12 +61,22 @@ class Figure(ABC):
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     @styled
-    def save(self, path: str | Path) -> None:
-        """Draw into a new figure and save it; the ending chooses the format."""
+    def save(self, path: str | Path | IO[bytes], **options: Any) -> None:
+        """Draw into a new figure and save it; the ending chooses the format. Options are those of ``savefig``."""
         figure = self.plot().get_figure(root=True)
         if figure is not None:
-            figure.savefig(path, bbox_inches="tight")
+            figure.savefig(path, bbox_inches="tight", **options)
             plt.close(figure)
+
+    def __repr__(self) -> str:
+        names = getattr(self, "names", None) or [getattr(self, "name", "")]
+        return f"{type(self).__name__}({', '.join(filter(None, names))})"
+
+    def _repr_png_(self) -> bytes:
+        """The figure itself, in a notebook."""
+        image = io.BytesIO()
+        self.save(image, format="png")
+        return image.getvalue()
 
 
 def new_axes(width: float = 3.4, height: float = 2.6) -> Axes:
@@ -89,3 +100,8 @@ def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12, row_gap: flo
 def percent(value: float, digits: int = 2) -> str:
     """A fraction as percent."""
     return f"{100 * value:.{digits}f} %"
+
+
+def close_all() -> None:
+    """Free the memory of all figures drawn so far."""
+    plt.close("all")

@@ -9,17 +9,18 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.binning import BinStatistics
+from calibrant.checks import whole
 from calibrant.metrics import calibration
 from calibrant.metrics.panel import PanelResult
 from calibrant.outcomes import top_label
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
 from calibrant.stats import Interval, bins_interval, bootstrap, wilson
-from calibrant.validation import whole
 
 OVER, UNDER = "#F2B48A", "#7FCDB5"  # light ORANGE and GREEN
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReliabilityDiagram(Figure):
     """Accuracy against confidence, bin by bin: on the diagonal, confidence means what it says.
 
@@ -55,8 +56,8 @@ class ReliabilityDiagram(Figure):
         logits: Tensor,
         target: Tensor,
         name: str = "",
-        num_bins: int = 15,
         *,
+        num_bins: int = 15,
         level: float = 0.95,
         resamples: int = 1000,
         ignore_index: int = -100,
@@ -66,31 +67,22 @@ class ReliabilityDiagram(Figure):
             "ece", logits, target, num_bins=num_bins, level=level, resamples=resamples, ignore_index=ignore_index
         )
         bins = calibration.width_bins(calibration.measured(logits, target, ignore_index), num_bins)
-        return cls._of(name, bins.counts, *bins.means(), bins.correct, ece, level)
+        return cls.from_bins(bins, ece, name)
 
     @classmethod
-    def from_panel(
-        cls, result: PanelResult, name: str = "", *, ece: Interval | None = None, level: float = 0.95
-    ) -> "ReliabilityDiagram":
+    def from_panel(cls, result: PanelResult, name: str = "", *, ece: Interval | None = None) -> "ReliabilityDiagram":
         """Take the bins of a panel, and the interval of the ECE: ``ece``, or that of independent samples."""
-        ece = bins_interval(result.bins, level=level) if ece is None else ece
-        return cls._of(name, result.bins.counts, *result.bins.means(), result.bins.correct, ece, level)
+        return cls.from_bins(result.bins, ece, name)
 
     @classmethod
-    def _of(
-        cls,
-        name: str,
-        counts: Tensor,
-        confidence: Tensor,
-        accuracy: Tensor,
-        correct: Tensor,
-        ece: Interval,
-        level: float,
-    ) -> "ReliabilityDiagram":
-        low, high = wilson(correct, counts, level)
+    def from_bins(cls, bins: BinStatistics, ece: Interval | None = None, name: str = "") -> "ReliabilityDiagram":
+        """Take sums over bins of equal width, and the interval of the ECE: ``ece``, or that of independent samples."""
+        ece = bins_interval(bins) if ece is None else ece
+        confidence, accuracy = bins.means()
+        low, high = wilson(bins.correct, bins.counts, level=ece.level)
         return cls(
             name=name,
-            counts=counts.tolist(),
+            counts=bins.counts.long().tolist(),
             confidence=confidence.tolist(),
             accuracy=accuracy.tolist(),
             low=low.tolist(),
@@ -98,8 +90,8 @@ class ReliabilityDiagram(Figure):
             ece=ece.value,
             ece_low=ece.low,
             ece_high=ece.high,
-            level=level,
-            samples=int(counts.sum()),
+            level=ece.level,
+            samples=int(bins.counts.sum()),
         )
 
     @property
@@ -108,8 +100,8 @@ class ReliabilityDiagram(Figure):
         return f"ECE {percent(self.ece)} ({100 * self.ece_low:.2f} - {100 * self.ece_high:.2f})"
 
     @property
-    def recipe(self) -> str:
-        """Bins, samples, level."""
+    def how(self) -> str:
+        """Bins and samples."""
         return f"{len(self.counts)} equal-width bins, n = {self.samples:,}"
 
     @styled
@@ -137,9 +129,7 @@ class ReliabilityDiagram(Figure):
             centres = (edges[:-1] + edges[1:]) / 2
             ax.errorbar(centres[filled], accuracy[filled], whiskers, fmt="none", ecolor="black", elinewidth=0.7, zorder=4)
             ax.set_title(self.name, pad=22)
-            ax.text(
-                0.5, 1.02, f"{self.label}\n{self.recipe}", transform=ax.transAxes, ha="center", va="bottom", fontsize=6.5
-            )
+            ax.text(0.5, 1.02, f"{self.label}\n{self.how}", transform=ax.transAxes, ha="center", va="bottom", fontsize=6.5)
         else:
             label = f"{self.name}: {self.label}" if self.name else self.label
             line: Any = {"fmt": "o-", "markersize": 2.5, "elinewidth": 0.4, "color": colour, "label": label}
@@ -202,7 +192,7 @@ class ReliabilityDiagram(Figure):
         return ax
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConfidenceHistogram(Figure):
     """How sure the predictions are, right and wrong ones apart.
 
@@ -222,11 +212,11 @@ class ConfidenceHistogram(Figure):
 
     @classmethod
     def from_logits(
-        cls, logits: Tensor, target: Tensor, name: str = "", num_bins: int = 25, *, ignore_index: int = -100
+        cls, logits: Tensor, target: Tensor, name: str = "", *, num_bins: int = 25, ignore_index: int = -100
     ) -> "ConfidenceHistogram":
         """Measure a model."""
         whole("num_bins", num_bins, 1)
-        outcomes = top_label(tensors.check(logits, target, ignore_index))
+        outcomes = top_label(tensors.for_measuring(logits, target, ignore_index))
         tensors.check_not_empty(len(outcomes.correct), ignore_index)
         bins = calibration.width_bins(outcomes, num_bins)
         return cls(

@@ -10,7 +10,7 @@ from calibrant.metrics.ood import Score, ood_auroc, uncertainty
 from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ROC(Figure):
     """Unknown samples that are found, against known ones that are taken for unknown (AdaFocal Figure 6).
 
@@ -30,7 +30,7 @@ class ROC(Figure):
 
     @classmethod
     def from_logits(
-        cls, pairs: dict[str, tuple[Tensor, Tensor]], scores: Sequence[Score] = (), title: str = "", points: int = 500
+        cls, pairs: dict[str, tuple[Tensor, Tensor]], *, scores: Sequence[Score] = (), title: str = "", points: int = 500
     ) -> "ROC":
         """From the logits of known and unknown samples, by the name of the curve; by entropy if no scores are given."""
         known, unknown, areas = [], [], []
@@ -45,7 +45,7 @@ class ROC(Figure):
             ]
             known.append(shares[0])
             unknown.append(shares[1])
-            areas.append(float(ood_auroc(first, second, score)))
+            areas.append(float(ood_auroc(first, second, score=score)))
         return cls(title, list(pairs), known, unknown, areas)
 
     @styled
@@ -68,7 +68,7 @@ class ROC(Figure):
         return ax
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShiftCurves(Figure):
     """Accuracy and ECE of several models against the severity of corruptions, means over the corruptions.
 

@@ -1,49 +1,47 @@
 """Calibration of networks that are already trained: ``fit`` on held-out logits, ``transform`` new ones."""
 
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.bbq import BBQ
-from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
-from calibrant.posthoc.histogram import HistogramBinning
-from calibrant.posthoc.isotonic import IsotonicCalibration
-from calibrant.posthoc.linear import DirichletCalibration, MatrixScaling, VectorScaling
-from calibrant.posthoc.local import LocalTemperatureScaling
-from calibrant.posthoc.platt import PlattScaling
-from calibrant.posthoc.spline import SplineCalibration
-from calibrant.posthoc.temperature import TemperatureScaling
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-#: Every calibrator by its key, as on the command line.
-METHODS: dict[str, type[Calibrator]] = {
-    method.key: method
-    for method in (
-        TemperatureScaling,
-        EnsembleTemperatureScaling,
-        VectorScaling,
-        MatrixScaling,
-        DirichletCalibration,
-        PlattScaling,
-        HistogramBinning,
-        IsotonicCalibration,
-        BBQ,
-        SplineCalibration,
-        LocalTemperatureScaling,
+from calibrant.errors import lookup
+from calibrant.posthoc.table import CALIBRATORS, CalibratorEntry
+from calibrant.registry import lazy
+
+if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+    from calibrant.posthoc.base import Calibrator as Calibrator
+    from calibrant.posthoc.bbq import BBQ as BBQ
+    from calibrant.posthoc.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from calibrant.posthoc.histogram import HistogramBinning as HistogramBinning
+    from calibrant.posthoc.isotonic import IsotonicCalibration as IsotonicCalibration
+    from calibrant.posthoc.linear import (
+        DirichletCalibration as DirichletCalibration,
+        MatrixScaling as MatrixScaling,
+        VectorScaling as VectorScaling,
     )
-}
+    from calibrant.posthoc.local import LocalTemperatureScaling as LocalTemperatureScaling
+    from calibrant.posthoc.platt import PlattScaling as PlattScaling
+    from calibrant.posthoc.spline import SplineCalibration as SplineCalibration
+    from calibrant.posthoc.temperature import TemperatureScaling as TemperatureScaling
 
-load = Calibrator.load
-
+__getattr__ = lazy(__name__, CALIBRATORS.values(), {"Calibrator": "calibrant.posthoc.base"})
 __all__ = [
-    "BBQ",
-    "METHODS",
+    "CALIBRATORS",
     "Calibrator",
-    "DirichletCalibration",
-    "EnsembleTemperatureScaling",
-    "HistogramBinning",
-    "IsotonicCalibration",
-    "LocalTemperatureScaling",
-    "MatrixScaling",
-    "PlattScaling",
-    "SplineCalibration",
-    "TemperatureScaling",
-    "VectorScaling",
+    "CalibratorEntry",
+    "create",
     "load",
+    *sorted(entry.name for entry in CALIBRATORS.values()),
 ]
+
+
+def create(key: str, **options: Any) -> "Calibrator":
+    """Build a calibrator by its key in :data:`CALIBRATORS`."""
+    calibrator: Calibrator = lookup(key, CALIBRATORS, "calibrator").load()(**options)
+    return calibrator
+
+
+def load(folder: str | Path) -> "Calibrator":
+    """Read a calibrator that :meth:`Calibrator.save` wrote; nothing in the files can run code."""
+    from calibrant.posthoc.base import Calibrator  # noqa: PLC0415 - so that listing does not import torch
+
+    return Calibrator.load(folder)

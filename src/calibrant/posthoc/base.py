@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from calibrant import tensors
 from calibrant.extras import require
-from calibrant.tensors import Batch
+from calibrant.posthoc.table import CALIBRATORS
+from calibrant.tensors import Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,15 +35,11 @@ class Calibrator(nn.Module, ABC):
 
     Attributes:
         key: Name on the command line and in saved files.
-        title: Name in tables.
-        paper: Where it was published.
         preserves_accuracy: Whether the predicted class never changes.
         learned: Names of the buffers.
     """
 
     key: ClassVar[str]
-    title: ClassVar[str]
-    paper: ClassVar[str]
     preserves_accuracy: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]]
 
@@ -64,20 +61,20 @@ class Calibrator(nn.Module, ABC):
             The calibrator itself.
         """
         scores, labels = as_tensor(logits), as_tensor(target)
-        batch = tensors.check(scores.detach(), labels, ignore_index)
-        if not bool(batch.kept.any()):
+        samples = tensors.for_measuring(scores.detach(), labels, ignore_index)
+        if not bool(samples.kept.any()):
             raise ValueError(
                 f"there is nothing to fit: every sample is labelled ignore_index={ignore_index}, or there is none"
             )
-        _check(batch)
-        batch = batch._replace(logits=finite(batch.logits))
-        self.num_classes = batch.logits.shape[1]
+        _check(samples)
+        samples = samples._replace(logits=finite(samples.logits))
+        self.num_classes = samples.logits.shape[1]
         with torch.no_grad():
-            self._fit(batch)
+            self._fit(samples)
         return self
 
     @abstractmethod
-    def _fit(self, batch: Batch) -> None:
+    def _fit(self, samples: Samples) -> None:
         """Set the buffers."""
 
     @abstractmethod
@@ -103,6 +100,17 @@ class Calibrator(nn.Module, ABC):
         result: Tensor = self(as_tensor(logits)).exp()
         return result.numpy() if isinstance(logits, np.ndarray) else result
 
+    def summary(self) -> str:
+        """What was learned, as far as it is single numbers."""
+        values = [(name, getattr(self, name)) for name in self.learned if name != "floor_"]
+        return ", ".join(f"{name} = {float(v):.4f}" for name, v in values if isinstance(v, Tensor) and v.dim() == 0)
+
+    def extra_repr(self) -> str:
+        """Options, and what was learned."""
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        state = self.summary() if self.num_classes is not None else "not fitted"
+        return ", ".join(filter(None, [*options, state]))
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """A network that gives calibrated log-probabilities instead of ``model``'s logits; ``torch.export`` takes it."""
         self._check_fitted()
@@ -125,8 +133,8 @@ class Calibrator(nn.Module, ABC):
         folder = Path(folder)
         replaces = (folder / OPTIONS).exists()
         if folder.exists() and not (force and replaces) and any(folder.iterdir() if folder.is_dir() else [folder]):
-            cure = "pass force=True (--force) to replace it" if replaces else "choose another name"
-            raise FileExistsError(f"{folder} exists already; {cure}")
+            cure = "pass `force=True` to replace it" if replaces else "choose another name"
+            raise FileExistsError(f"{folder} already exists; {cure}")
         content = {"calibrator": self.key, "version": 1, "num_classes": self.num_classes, "options": self.options}
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -146,15 +154,13 @@ class Calibrator(nn.Module, ABC):
         Raises:
             ValueError: If the folder does not hold a calibrator.
         """
-        from calibrant.posthoc import METHODS  # noqa: PLC0415 - the table names the classes that this file is the base of
-
         folder = Path(folder)
         try:
             content = json.loads((folder / OPTIONS).read_text())
             state = require("safetensors.torch", "loading a calibrator").load_file(folder / STATE)
-            calibrator = METHODS[content["calibrator"]](**content["options"])
+            calibrator: Calibrator = CALIBRATORS[content["calibrator"]].load()(**content["options"])
             calibrator.num_classes = int(content["num_classes"])
-            calibrator._prepare_to_load(state)  # noqa: SLF001
+            calibrator._prepare_to_load(state)
             calibrator.load_state_dict(state)
         except ModuleNotFoundError:
             raise
@@ -228,30 +234,30 @@ def with_lead(log_probs: Tensor, logits: Tensor) -> Tensor:
     return log_probs.scatter(1, top, torch.where(lost, ahead, log_probs.gather(1, top)))
 
 
-def rows(batch: Batch) -> tuple[Tensor, Tensor]:
+def rows(samples: Samples) -> tuple[Tensor, Tensor]:
     """Logits ``(n, K)`` and labels ``(n,)`` of what is kept."""
-    if batch.logits.dim() == 2 and bool(batch.kept.all()):
-        return batch.logits, batch.target
-    return batch.logits.movedim(1, -1)[batch.kept], batch.target[batch.kept]
+    if samples.logits.dim() == 2 and bool(samples.kept.all()):
+        return samples.logits, samples.target
+    return samples.logits.movedim(1, -1)[samples.kept], samples.target[samples.kept]
 
 
-def own_log_probs(batch: Batch, log_probs: Any) -> Tensor:
+def own_log_probs(samples: Samples, log_probs: Any) -> Tensor:
     """Log-probability of each kept sample's true class, a few samples or images at a time."""
-    found, step = [], max(1, 2**22 // max(1, batch.logits[:1].numel()))
-    for logits, target, kept in zip(*(part.split(step) for part in batch), strict=True):
+    found, step = [], max(1, 2**22 // max(1, samples.logits[:1].numel()))
+    for logits, target, kept in zip(*(part.split(step) for part in samples), strict=True):
         own = log_probs(logits).gather(1, target.unsqueeze(1)).squeeze(1)
         found.append(own[kept].double())
     return torch.cat(found)
 
 
-def mean_nll(batch: Batch, log_probs: Any) -> float:
+def mean_nll(samples: Samples, log_probs: Any) -> float:
     """Negative log-likelihood."""
-    return -float(own_log_probs(batch, log_probs).mean())
+    return -float(own_log_probs(samples, log_probs).mean())
 
 
-def _check(batch: Batch) -> None:
-    broken = (batch.logits.isnan() | (batch.logits == torch.inf)).any(dim=1) | (batch.logits == -torch.inf).all(dim=1)
-    broken &= batch.kept
+def _check(samples: Samples) -> None:
+    broken = (samples.logits.isnan() | (samples.logits == torch.inf)).any(dim=1) | (samples.logits == -torch.inf).all(dim=1)
+    broken &= samples.kept
     if broken.any():
         place = broken.nonzero()[0].tolist()
         raise ValueError(

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.pieces import ClassMaps, steps
-from calibrant.validation import in_range
+from calibrant.checks import in_range
+from calibrant.posthoc.piecewise import ClassMaps, steps
 
 
 class BBQ(ClassMaps):
@@ -26,10 +26,8 @@ class BBQ(ClassMaps):
     """
 
     key = "bbq"
-    title = "Bayesian binning into quantiles"
-    paper = "Naeini et al., AAAI 2015"
 
-    def __init__(self, spread: float = 10.0, strength: float = 2.0) -> None:
+    def __init__(self, *, spread: float = 10.0, strength: float = 2.0) -> None:
         super().__init__()
         self.spread = in_range("spread", spread, 1)
         self.strength = in_range("strength", strength, 0, above=True)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from calibrant.posthoc.base import Pointwise, rows
 from calibrant.posthoc.temperature import optimal_temperature
-from calibrant.tensors import Batch
+from calibrant.tensors import Samples
 
 
 class EnsembleTemperatureScaling(Pointwise):
@@ -18,16 +18,14 @@ class EnsembleTemperatureScaling(Pointwise):
     """
 
     key = "ets"
-    title = "ensemble temperature scaling"
-    paper = "Zhang et al., ICML 2020"
     preserves_accuracy = True
     learned: ClassVar[tuple[str, ...]] = ("temperature_", "weights_")
     temperature_: Tensor
     weights_: Tensor
 
-    def _fit(self, batch: Batch) -> None:
-        logits, target = rows(batch)
-        temperature = optimal_temperature(batch)
+    def _fit(self, samples: Samples) -> None:
+        logits, target = rows(samples)
+        temperature = optimal_temperature(samples)
         columns = [(logits / t).log_softmax(dim=1).gather(1, target[:, None]).exp().double() for t in (temperature, 1.0)]
         likelihood = torch.cat([*columns, torch.full_like(columns[0], 1 / logits.shape[1])], dim=1)
         weights = torch.tensor([0.9, 0.05, 0.05], dtype=torch.float64, device=logits.device)

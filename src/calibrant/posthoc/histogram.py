@@ -5,8 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.posthoc.pieces import ClassMaps, steps
-from calibrant.validation import one_of, whole
+from calibrant.binning import bin_statistics
+from calibrant.checks import one_of, whole
+from calibrant.posthoc.piecewise import ClassMaps, steps
 
 
 class HistogramBinning(ClassMaps):
@@ -20,10 +21,8 @@ class HistogramBinning(ClassMaps):
     """
 
     key = "histogram"
-    title = "histogram binning"
-    paper = "Zadrozny and Elkan, ICML 2001"
 
-    def __init__(self, num_bins: int = 15, binning: Literal["mass", "width"] = "mass") -> None:
+    def __init__(self, *, num_bins: int = 15, binning: Literal["mass", "width"] = "mass") -> None:
         super().__init__()
         self.num_bins = whole("num_bins", num_bins, 1)
         self.binning = one_of("binning", binning, ("mass", "width"))
@@ -31,12 +30,10 @@ class HistogramBinning(ClassMaps):
     def _fit_map(self, probs: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         inner = torch.arange(1, self.num_bins, dtype=torch.float64, device=probs.device) / self.num_bins
         edges = inner if self.binning == "width" else probs.sort().values[(inner * len(probs)).ceil().long() - 1]
-        index = torch.searchsorted(edges, probs)
-        count = torch.bincount(index, minlength=self.num_bins)
-        right = torch.bincount(index[own], minlength=self.num_bins)
+        bins = bin_statistics(probs, own, edges)
         ends = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)])
         middle = (ends[:-1] + ends[1:]) / 2
-        values = torch.where(count > 0, right.double() / count.clamp(min=1), middle)
+        values = torch.where(bins.counts > 0, bins.means()[1], middle)
         # Rows of points are as long as those of values; no probability lies above 2.
         return torch.cat([edges, edges.new_full((1,), 2.0)]), values
 

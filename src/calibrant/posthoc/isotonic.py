@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from calibrant.extras import require
-from calibrant.posthoc.pieces import ClassMaps, lines
+from calibrant.posthoc.piecewise import ClassMaps, lines
 
 
 class IsotonicCalibration(ClassMaps):
@@ -14,8 +14,6 @@ class IsotonicCalibration(ClassMaps):
     """
 
     key = "isotonic"
-    title = "isotonic calibration"
-    paper = "Zadrozny and Elkan, KDD 2002"
 
     def _fit_map(self, probs: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         regression = require("sklearn.isotonic", "IsotonicCalibration").IsotonicRegression(y_min=0, y_max=1)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from calibrant.checks import in_range
 from calibrant.posthoc.base import Pointwise, rows
-from calibrant.tensors import Batch
-from calibrant.validation import in_range
+from calibrant.tensors import Samples
 
 #: Elements of logits that are worked on at once while fitting, in float64.
 CHUNK = 2**22
@@ -24,18 +24,16 @@ class VectorScaling(Pointwise):
     """
 
     key = "vector"
-    title = "vector scaling"
-    paper = "Guo et al., ICML 2017"
     learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
     weight_: Tensor
     bias_: Tensor
 
-    def __init__(self, intercept: float = 0.0) -> None:
+    def __init__(self, *, intercept: float = 0.0) -> None:
         super().__init__()
         self.intercept = in_range("intercept", intercept, 0)
 
-    def _fit(self, batch: Batch) -> None:
-        logits, target = rows(batch)
+    def _fit(self, samples: Samples) -> None:
+        logits, target = rows(samples)
         start = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
         self.weight_, self.bias_ = minimise(
             [start, torch.zeros_like(start)],
@@ -61,13 +59,11 @@ class MatrixScaling(Pointwise):
     """
 
     key = "matrix"
-    title = "matrix scaling"
-    paper = "Guo et al., ICML 2017"
     learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
     weight_: Tensor
     bias_: Tensor
 
-    def __init__(self, off_diagonal: float = 10.0, intercept: float = 1.0) -> None:
+    def __init__(self, *, off_diagonal: float = 10.0, intercept: float = 1.0) -> None:
         super().__init__()
         self.off_diagonal = in_range("off_diagonal", off_diagonal, 0)
         self.intercept = in_range("intercept", intercept, 0)
@@ -75,8 +71,8 @@ class MatrixScaling(Pointwise):
     def _features(self, logits: Tensor) -> Tensor:
         return logits
 
-    def _fit(self, batch: Batch) -> None:
-        logits, target = rows(batch)
+    def _fit(self, samples: Samples) -> None:
+        logits, target = rows(samples)
         classes = logits.shape[1]
         if len(logits) < classes * (classes + 1):
             warnings.warn(
@@ -116,8 +112,6 @@ class DirichletCalibration(MatrixScaling):
     """
 
     key = "dirichlet"
-    title = "Dirichlet calibration"
-    paper = "Kull et al., NeurIPS 2019"
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(dim=-1)

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from calibrant.checks import in_range, whole
 from calibrant.posthoc.base import Calibrator, finite, mean_nll
 from calibrant.posthoc.temperature import optimal_temperature
-from calibrant.tensors import Batch
-from calibrant.validation import in_range, whole
+from calibrant.tensors import Samples
 
 
 class LocalTemperatureScaling(Calibrator):
@@ -29,13 +29,11 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     key = "local-temperature"
-    title = "local temperature scaling"
-    paper = "Ding et al., ICCV 2021"
     preserves_accuracy = True
     learned: ClassVar[tuple[str, ...]] = ("temperature_",)
     temperature_: Tensor
 
-    def __init__(self, width: int = 16, epochs: int = 20, batch_size: int = 4, lr: float = 3e-3, seed: int = 0) -> None:
+    def __init__(self, *, width: int = 16, epochs: int = 20, batch_size: int = 4, lr: float = 3e-3, seed: int = 0) -> None:
         super().__init__()
         self.width = whole("width", width, 1)
         self.epochs = whole("epochs", epochs, 1)
@@ -59,21 +57,21 @@ class LocalTemperatureScaling(Calibrator):
         nn.init.zeros_(network[-1].bias)  # type: ignore[arg-type]
         return network
 
-    def _fit(self, batch: Batch) -> None:
-        if batch.logits.dim() != 4:
+    def _fit(self, samples: Samples) -> None:
+        if samples.logits.dim() != 4:
             raise ValueError(
                 f"LocalTemperatureScaling is for dense predictions (N, K, H, W), got logits of shape "
-                f"{tuple(batch.logits.shape)}; use TemperatureScaling"
+                f"{tuple(samples.logits.shape)}; use TemperatureScaling"
             )
-        device = batch.logits.device
-        self.temperature_ = torch.tensor(optimal_temperature(batch), dtype=torch.float64, device=device)
-        self.network = network = self._build(batch.logits.shape[1]).to(device)
+        device = samples.logits.device
+        self.temperature_ = torch.tensor(optimal_temperature(samples), dtype=torch.float64, device=device)
+        self.network = network = self._build(samples.logits.shape[1]).to(device)
         optimizer = torch.optim.Adam(network.parameters(), self.lr)
         order = torch.Generator().manual_seed(self.seed)
-        best, kept = mean_nll(batch, self), {k: v.clone() for k, v in network.state_dict().items()}
+        best, kept = mean_nll(samples, self), {k: v.clone() for k, v in network.state_dict().items()}
         for _ in range(self.epochs):
-            for some in torch.randperm(len(batch.logits), generator=order).split(self.batch_size):
-                logits, target, keep = (part[some.to(device)] for part in batch)
+            for some in torch.randperm(len(samples.logits), generator=order).split(self.batch_size):
+                logits, target, keep = (part[some.to(device)] for part in samples)
                 if not bool(keep.any()):
                     continue
                 with torch.enable_grad():
@@ -81,7 +79,7 @@ class LocalTemperatureScaling(Calibrator):
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
-            nll = mean_nll(batch, self)
+            nll = mean_nll(samples, self)
             if nll < best:
                 best, kept = nll, {k: v.clone() for k, v in network.state_dict().items()}
         network.load_state_dict(kept)

@@ -8,9 +8,9 @@ from torch.nn import functional
 
 from calibrant.posthoc.base import rows
 from calibrant.posthoc.linear import minimise
-from calibrant.posthoc.mixed import Mixed
-from calibrant.posthoc.pieces import number_of_maps
-from calibrant.tensors import Batch
+from calibrant.posthoc.mixture import Mixed
+from calibrant.posthoc.piecewise import number_of_maps
+from calibrant.tensors import Samples
 
 
 class PlattScaling(Mixed):
@@ -21,14 +21,12 @@ class PlattScaling(Mixed):
     """
 
     key = "platt"
-    title = "Platt scaling"
-    paper = "Platt, 1999"
     learned: ClassVar[tuple[str, ...]] = ("slope_", "intercept_")
     slope_: Tensor
     intercept_: Tensor
 
-    def _learn(self, batch: Batch) -> None:
-        logits, target = rows(batch)
+    def _learn(self, samples: Samples) -> None:
+        logits, target = rows(samples)
         maps = number_of_maps(logits.shape[1])
         members = torch.bincount(target, minlength=logits.shape[1])[-maps:].double()
         positive, negative = (members + 1) / (members + 2), 1 / (len(target) - members + 2)

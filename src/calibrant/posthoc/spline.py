@@ -5,11 +5,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from calibrant.checks import whole
 from calibrant.posthoc.base import rows
-from calibrant.posthoc.mixed import Mixed
-from calibrant.posthoc.pieces import lines
-from calibrant.tensors import Batch
-from calibrant.validation import whole
+from calibrant.posthoc.mixture import Mixed
+from calibrant.posthoc.piecewise import lines
+from calibrant.tensors import Samples
 
 #: Points at which the learned map is kept.
 POINTS = 1024
@@ -29,20 +29,18 @@ class SplineCalibration(Mixed):
     """
 
     key = "spline"
-    title = "spline calibration"
-    paper = "Gupta et al., ICLR 2021"
     preserves_accuracy = True
     learned: ClassVar[tuple[str, ...]] = ("points_", "values_", "floor_")
     points_: Tensor
     values_: Tensor
     floor_: Tensor
 
-    def __init__(self, num_knots: int = 12) -> None:
+    def __init__(self, *, num_knots: int = 12) -> None:
         super().__init__()
         self.num_knots = whole("num_knots", num_knots, 3)
 
-    def _learn(self, batch: Batch) -> None:
-        logits, target = rows(batch)
+    def _learn(self, samples: Samples) -> None:
+        logits, target = rows(samples)
         confidence, prediction = logits.double().softmax(dim=1).max(dim=1)
         confidence, order = confidence.sort()
         right = (prediction == target)[order].double()

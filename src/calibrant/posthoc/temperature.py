@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from calibrant import tensors
+from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
 from calibrant.metrics import ece
 from calibrant.posthoc.base import Pointwise, as_tensor, finite
-from calibrant.tensors import Batch, Block
-from calibrant.validation import one_of, whole
+from calibrant.tensors import Block, Samples
 
 #: Between these a temperature is looked for; data that ask for more get the bound, and a warning.
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -36,24 +36,23 @@ class TemperatureScaling(Pointwise):
     """
 
     key = "temperature"
-    title = "temperature scaling"
-    paper = "Guo et al., ICML 2017"
     preserves_accuracy = True
     learned: ClassVar[tuple[str, ...]] = ("temperature_",)
     temperature_: Tensor
 
-    def __init__(self, criterion: Literal["nll", "ece"] = "nll", num_bins: int = 15) -> None:
+    def __init__(self, *, criterion: Literal["nll", "ece"] = "nll", num_bins: int = 15) -> None:
         super().__init__()
         self.criterion = one_of("criterion", criterion, ("nll", "ece"))
         self.num_bins = whole("num_bins", num_bins, 1)
 
-    def _fit(self, batch: Batch) -> None:
-        temperature = self._by_grid(batch) if self.criterion == "ece" else optimal_temperature(batch)
-        self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=batch.logits.device)
+    def _fit(self, samples: Samples) -> None:
+        temperature = self._by_grid(samples) if self.criterion == "ece" else optimal_temperature(samples)
+        self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=samples.logits.device)
 
-    def _by_grid(self, batch: Batch) -> float:
-        target = batch.target.where(batch.kept, -100)
-        found = [(float(ece(batch.logits / t, target, self.num_bins)), t) for t in (k / 10 for k in range(1, 101))]
+    def _by_grid(self, samples: Samples) -> float:
+        target = samples.target.where(samples.kept, -100)
+        grid = [k / 10 for k in range(1, 101)]
+        found = [(float(ece(samples.logits / t, target, num_bins=self.num_bins)), t) for t in grid]
         return min(found)[1]
 
     @torch.no_grad()
@@ -73,9 +72,9 @@ class TemperatureScaling(Pointwise):
         def evaluate(beta: float) -> Slope:
             total = torch.zeros(3, dtype=torch.float64)
             for logits, target in batches:
-                batch = tensors.check(as_tensor(logits).detach(), as_tensor(target), ignore_index)
-                self.num_classes = batch.logits.shape[1]
-                total += slope(batch._replace(logits=finite(batch.logits)), beta).cpu()
+                samples = tensors.for_measuring(as_tensor(logits).detach(), as_tensor(target), ignore_index)
+                self.num_classes = samples.logits.shape[1]
+                total += slope(samples._replace(logits=finite(samples.logits)), beta).cpu()
             return Slope(*sum_over_processes(total).tolist())
 
         self.temperature_ = torch.tensor(1 / _solve(evaluate, 1.0, 1e-7), dtype=torch.float64)
@@ -93,24 +92,24 @@ class Slope(NamedTuple):
     second: float
 
 
-def optimal_temperature(batch: Batch) -> float:
+def optimal_temperature(samples: Samples) -> float:
     """The temperature that minimises the NLL of a batch of finite logits."""
-    start, size = 1.0, len(batch.logits)
+    start, size = 1.0, len(samples.logits)
     step = size // 4096
     if step >= 4:  # a few samples tell nearly where it is
-        some = Batch(*(part[::step] for part in batch))
+        some = Samples(*(part[::step] for part in samples))
         if bool(some.kept.any()):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 start = _solve(lambda beta: Slope(*slope(some, beta).tolist()), 1.0, 1e-3)
-    tolerance = 1e-11 if batch.logits.dtype == torch.float64 else 1e-7
-    return 1 / _solve(lambda beta: Slope(*slope(batch, beta).tolist()), start, tolerance)
+    tolerance = 1e-11 if samples.logits.dtype == torch.float64 else 1e-7
+    return 1 / _solve(lambda beta: Slope(*slope(samples, beta).tolist()), start, tolerance)
 
 
-def slope(batch: Batch, beta: float) -> Tensor:
+def slope(samples: Samples, beta: float) -> Tensor:
     """The three sums of :class:`Slope`."""
-    total = torch.zeros(3, dtype=torch.float64, device=batch.logits.device)
-    for block in tensors.blocks(batch):
+    total = torch.zeros(3, dtype=torch.float64, device=samples.logits.device)
+    for block in tensors.blocks(samples):
         first, second = _derivatives(block, beta)
         total += torch.stack(
             [block.kept.sum().double(), block.pick(first).double().sum(), block.pick(second).double().sum()]

@@ -1,5 +1,5 @@
 """Self-contained HTML pages."""
 
-from calibrant.report.page import collect, write_report
+from calibrant.report.page import Report, write_report
 
-__all__ = ["collect", "write_report"]
+__all__ = ["Report", "write_report"]

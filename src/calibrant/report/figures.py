@@ -1,21 +1,17 @@
-"""The papers' figures of a study or of runs, as files."""
+"""The papers' figures of a report, as files."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import pyplot as plt
-
+from calibrant.files import replacing
 from calibrant.plots import AccuracyVsECE, GammaPath, MethodBars, MetricPath, MultiplierPath, ReliabilityDiagram
-from calibrant.plots.base import Figure
-from calibrant.predictions import replacing
-from calibrant.report.page import collect
+from calibrant.plots.base import Figure, close_all
 
 
-def write_figures(folder: Path, sources: Sequence[Any], *, force: bool = False) -> list[Path]:
-    """Write every figure that the sources have data for, each as .pdf and .png."""
+def write_figures(folder: Path, content: dict[str, Any], *, force: bool = False) -> list[Path]:
+    """Write every figure that there is data for, each as .pdf and .png."""
     written = []
-    for name, figure in figures(collect(sources)).items():
+    for name, figure in figures(content).items():
         for ending in ("pdf", "png"):
             path = folder / f"{name}.{ending}"
             with replacing(path, force=force) as temporary:
@@ -24,21 +20,19 @@ def write_figures(folder: Path, sources: Sequence[Any], *, force: bool = False) 
                 else:
                     figure.savefig(temporary)
             written.append(path)
-    plt.close("all")
+    close_all()
     return written
 
 
 def figures(content: dict[str, Any]) -> dict[str, Any]:
     """Figures by name."""
     methods = content["methods"]
-    found: dict[str, Any] = {
-        "reliability": ReliabilityDiagram.side_by_side([_diagram(m["name"], m["bins"]) for m in methods])
-    }
+    diagrams = [_diagram(m["bins"]) for m in methods]
+    found: dict[str, Any] = {"reliability": ReliabilityDiagram.side_by_side(diagrams)}
     if len(methods) > 1:
         runs = {m["name"]: list(zip(m["all"]["accuracy"], m["all"]["ece"], strict=True)) for m in methods}
         found["accuracy-vs-ece"] = AccuracyVsECE.from_runs(runs)
-        names = ("accuracy", "ece", "nll")
-        points = {name: [m["all"][name] for m in methods] for name in names}
+        points = {key: [m["all"][key] for m in methods] for key in ("accuracy", "ece", "nll")}
         found["bars"] = MethodBars([m["name"] for m in methods], points)
     trained = [m for m in methods if m["epochs"]]
     if trained:
@@ -62,6 +56,5 @@ def figures(content: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _diagram(name: str, bins: dict[str, Any]) -> ReliabilityDiagram:
-    same = {key: bins[key] for key in ("counts", "confidence", "accuracy", "low", "high", "ece", "ece_low", "ece_high")}
-    return ReliabilityDiagram(name, **same, level=0.95, samples=sum(bins["counts"]))
+def _diagram(bins: dict[str, Any]) -> ReliabilityDiagram:
+    return ReliabilityDiagram(**{key: value for key, value in bins.items() if key != "right"})

@@ -1,8 +1,12 @@
-"""How sure one can be of a figure: intervals, comparisons, a test of calibration."""
+"""How much a number can be trusted: intervals, comparisons, a test of calibration."""
 
-from calibrant.stats.resampling import Comparison, Interval, bootstrap, compare
-from calibrant.stats.streamed import ImageBins, bins_interval, compare_means, compare_outcomes, panel_intervals, panel_test
-from calibrant.stats.testing import CalibrationTest, auroc_interval, calibration_test, wilson
+from calibrant.stats.comparison import Comparison, compare, compare_means, compare_outcomes
+from calibrant.stats.consistency import CalibrationTest, calibration_test
+from calibrant.stats.images import ImageBins
+from calibrant.stats.intervals import Interval, wilson
+from calibrant.stats.ood import auroc_interval
+from calibrant.stats.panels import bins_interval, panel_intervals, panel_test
+from calibrant.stats.resampling import bootstrap
 
 __all__ = [
     "CalibrationTest",

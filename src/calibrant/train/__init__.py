@@ -4,8 +4,9 @@ from calibrant.extras import require
 
 require("lightning.pytorch", "calibrant.train")
 
+from calibrant.recipes import RECIPES, Recipe  # noqa: E402
+from calibrant.runs import Run, RunFolder  # noqa: E402
 from calibrant.train.engine import DivergedError  # noqa: E402
-from calibrant.train.fit import Run, dry_run, fit  # noqa: E402
-from calibrant.train.recipe import Recipe, find_recipe, shipped  # noqa: E402
+from calibrant.train.fit import check, dry_run, fit  # noqa: E402
 
-__all__ = ["DivergedError", "Recipe", "Run", "dry_run", "find_recipe", "fit", "shipped"]
+__all__ = ["RECIPES", "DivergedError", "Recipe", "Run", "RunFolder", "check", "dry_run", "fit"]

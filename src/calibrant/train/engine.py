@@ -1,25 +1,23 @@
 """The Lightning module, and the callback that keeps history and checkpoints."""
 
-import csv
-import io
 import math
 import os
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.data import DataSet, Masks
+from calibrant.data import DataSet
 from calibrant.losses import AdaptiveLoss, Loss
-from calibrant.metrics import CalibrationPanel, PanelResult
-from calibrant.predictions import replacing
-from calibrant.train.batches import Batch, Batches
-from calibrant.train.recipe import Recipe, Schedule
+from calibrant.losses.base import predictive
+from calibrant.metrics import Panel, PanelResult
+from calibrant.metrics.table import MEASURES, ranked
+from calibrant.models import needs
+from calibrant.recipes import Recipe, Schedule
+from calibrant.runs import RunFolder
+from calibrant.train.batches import Batch, Batches, feed_of
 
 #: What marks a checkpoint as ours.
 FORMAT = "calibrant run, version 1"
@@ -42,13 +40,11 @@ class Module(lightning.LightningModule):
     def __init__(self, recipe: Recipe, network: nn.Module, loss: Loss, data: DataSet) -> None:
         super().__init__()
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
-        # In a tuple, so that it is no part of the module, and its sums no part of the checkpoint.
-        self._panel = (CalibrationPanel(data.num_classes, recipe.num_bins, ignore_index=data.ignore_index),)
+        self._panel = Panel(data.num_classes, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.result: PanelResult | None = None
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
         self._sums = torch.zeros(2, dtype=torch.float64)
-        self._confidence: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits."""
@@ -60,16 +56,11 @@ class Module(lightning.LightningModule):
     def _batches(self, part: str, *, train: bool) -> Batches:
         recipe = self.recipe
         self.batches[part] = Batches(
-            self.data,
-            getattr(self.data, part),
+            self.data.part(part),
             recipe.batch_size if train else recipe.eval_batch_size,
+            feed_of(recipe, self.data, needs(self.network), train=train),
             seed=recipe.seed,
-            train=train,
-            augmentation=recipe.augmentation,
             drop_last=train and recipe.drop_last,
-            size=recipe.data.size,
-            longest=recipe.data.longest,
-            workers=recipe.data.workers,
             rank=self.global_rank,
             world=self.trainer.world_size,
         )
@@ -94,9 +85,8 @@ class Module(lightning.LightningModule):
         seed_epoch(self.recipe.seed, self.current_epoch, self.global_rank)
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
-        self._confidence = None
-        if isinstance(self.loss, AdaptiveLoss) and "edges" in self.loss.learned:
-            self._confidence = torch.zeros(2, len(self.loss.get_buffer("edges")) + 1, device=self.device)
+        if isinstance(self.loss, AdaptiveLoss):
+            self.loss.watched()  # what was watched before an epoch that is not validated is forgotten
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this step."""
@@ -111,8 +101,8 @@ class Module(lightning.LightningModule):
         logits = self.network(x)
         loss: Tensor = self.loss(logits, y)
         self._losses.append(loss.detach())
-        if self._confidence is not None:
-            self._look_at_bins(logits.detach(), y)
+        if isinstance(self.loss, AdaptiveLoss):
+            self.loss.watch(logits.detach(), y)
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             raise DivergedError(
@@ -122,49 +112,34 @@ class Module(lightning.LightningModule):
         share = len(y) * self.trainer.world_size / whole
         return loss if share == 1 else share * loss
 
-    def _look_at_bins(self, logits: Tensor, y: Tensor) -> None:
-        """Confidence in the true class of training samples, by the validation bins that AdaFocal looks them up in."""
-        assert self._confidence is not None  # noqa: S101
-        kept = y != self.data.ignore_index
-        own = logits.float().softmax(dim=1).gather(1, y.where(kept, 0).unsqueeze(1)).squeeze(1)[kept]
-        place = torch.bucketize(own, self.loss.get_buffer("edges").to(own.dtype))
-        self._confidence[0].index_add_(0, place, torch.ones_like(own))
-        self._confidence[1].index_add_(0, place, own)
-
-    def train_confidences(self) -> dict[str, Tensor]:
-        """Mean confidence of the epoch's training samples in each bin, NaN where there were none."""
-        if self._confidence is None:
-            return {}
-        count, total = self._confidence.cpu().double()
-        return {"train_confidences": (total / count).float()}
-
     # Validation
 
     def on_validation_epoch_start(self) -> None:
         """Start anew."""
-        self._panel[0].to(self.device).reset()
+        self._panel.reset()
         self._sums = torch.zeros(2, dtype=torch.float64)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure, and let an adaptive loss look."""
         del batch_idx
         x, y, _ = batch
-        logits = self.network(x).float()
+        outputs = self.network(x).float()
+        logits = predictive(self.loss, outputs)
         if not bool(logits.isfinite().all()):
             raise DivergedError(
                 f"the network gives logits that are not finite after epoch {self.current_epoch}; lower optimizer.lr, set "
                 "trainer.gradient_clip_val, or check the inputs"
             )
-        self._panel[0].update(logits, y)
-        self._sums += torch.tensor([float(self.loss(logits, y)) * len(y), len(y)], dtype=torch.float64)
+        self._panel.update(logits, y)
+        self._sums += torch.tensor([float(self.loss(outputs, y)) * len(y), len(y)], dtype=torch.float64)
         if isinstance(self.loss, AdaptiveLoss) and not self.trainer.sanity_checking:
-            self.loss.observe(logits, y)
+            self.loss.observe(outputs, y)
 
     def on_validation_epoch_end(self) -> None:
         """Results of all processes, and the new weights of an adaptive loss."""
         if self.trainer.sanity_checking:
             return
-        self.result = self._panel[0].compute()
+        self.result = self._panel.compute(sync=True)
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.adapt()
 
@@ -189,10 +164,10 @@ class Keeper(lightning.Callback):
 
     Args:
         folder: The run folder.
-        select: By what the best checkpoint is chosen.
+        select: ``"last"``, or the measure by which the best checkpoint is chosen.
     """
 
-    def __init__(self, folder: Path, select: str) -> None:
+    def __init__(self, folder: RunFolder, select: str) -> None:
         self.folder, self.select = folder, select
         self.rows: list[dict[str, float]] = []
         self.learned: dict[str, list[Tensor]] = {}
@@ -224,25 +199,15 @@ class Keeper(lightning.Callback):
         row = {"epoch": epoch, "train_loss": pl_module.train_loss(), "lr": trainer.optimizers[0].param_groups[0]["lr"]}
         result, better = pl_module.result, False
         if result is not None:
-            row |= {
-                "validation_loss": pl_module.validation_loss(),
-                **measures(result, dense=isinstance(pl_module.data.train, Masks)),
-            }
+            dense = pl_module.data.train.dense
+            row["validation_loss"] = pl_module.validation_loss()
+            row |= {record.key: result[record.key] for record in ranked(2, dense=dense) if result.has(record)}
             if isinstance(pl_module.loss, AdaptiveLoss):
-                state = learned_state(pl_module.loss) | pl_module.train_confidences()
-                for name, value in state.items():
-                    self.learned.setdefault(name, []).append(value)
-                    if name in ("multipliers", "rho", "gammas"):
-                        row |= {f"{name}_{what}": float(getattr(value, what)()) for what in ("min", "mean", "max")}
-            scores = {
-                "accuracy": -result.accuracy,
-                "nll": result.nll,
-                "ece": result.ece,
-                "mean_iou": -result.mean_iou,
-            }
-            score = scores.get(self.select, -float(epoch))
-            better = score < self.best
-            self.best = min(score, self.best)
+                row |= self._keep_learned(pl_module.loss)
+            if self.select != "last":
+                sign = -1 if MEASURES[self.select].higher else 1
+                better = sign * result[self.select] < self.best
+                self.best = min(sign * result[self.select], self.best)
             pl_module.result = None
         row["seconds"] = pl_module.seconds()
         self.rows.append(row)
@@ -250,51 +215,36 @@ class Keeper(lightning.Callback):
         for logger in trainer.loggers:
             logger.log_metrics({name: value for name, value in row.items() if name != "epoch"}, step=epoch)
         if trainer.is_global_zero:
-            write_history(self.folder, self.rows, self.learned)
+            learned = {name: torch.stack(path).numpy() for name, path in self.learned.items()}
+            self.folder.write_history(self.rows, learned)
+
+    def _keep_learned(self, loss: AdaptiveLoss) -> dict[str, float]:
+        """Add what the loss has learned to its path, and return what it wants logged."""
+        buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
+        for name, value in {**buffers, **loss.watched()}.items():
+            self.learned.setdefault(name, []).append(value)
+        return {
+            f"{name}_{what}": float(getattr(buffers[name], what)())
+            for name in loss.logged
+            for what in ("min", "mean", "max")
+        }
 
     def _save(self, trainer: lightning.Trainer, *, better: bool) -> None:
-        folder = self.folder / "checkpoints"
-        new = folder / "new.ckpt"
+        new, last = self.folder.checkpoint("new"), self.folder.checkpoint("last")
         trainer.save_checkpoint(new, weights_only=False)  # all of it; all processes take part
         if not trainer.is_global_zero:
             return
         with new.open("rb") as file:
             os.fsync(file.fileno())
-        last = folder / "last.ckpt"
         if last.exists():
-            last.replace(folder / "previous.ckpt")
+            last.replace(self.folder.checkpoint("previous"))
         new.replace(last)
-        if better and self.select != "last":
-            temporary = folder / "best.new"
+        if better:
+            best = self.folder.checkpoint("best")
+            temporary = best.with_suffix(".new")
             temporary.unlink(missing_ok=True)
             os.link(last, temporary)
-            temporary.replace(folder / "best.ckpt")
-
-
-def measures(result: PanelResult, *, dense: bool = False) -> dict[str, float]:
-    """Columns of the history."""
-    names = ["accuracy", "ece", "adaptive_ece", "classwise_ece", "nll", "brier", *(["mean_iou"] if dense else [])]
-    return {name: float(getattr(result, name)) for name in names}
-
-
-def learned_state(loss: AdaptiveLoss) -> dict[str, Tensor]:
-    """Multipliers, rho, gammas, edges: what the loss has learned, for its path over epochs."""
-    return {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
-
-
-def write_history(folder: Path, rows: list[dict[str, float]], learned: Mapping[str, list[Tensor]]) -> None:
-    """``history.csv``, and ``learned.npz`` with one row per epoch of everything an adaptive loss has learned."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names)
-    writer.writeheader()
-    writer.writerows(rows)
-    with replacing(folder / "history.csv", force=True) as temporary:
-        temporary.write_text(text.getvalue())
-    if learned:
-        with replacing(folder / "learned.npz", force=True) as temporary:
-            arrays: dict[str, Any] = {name: torch.stack(path).numpy() for name, path in learned.items()}
-            np.savez(temporary, **arrays)
+            temporary.replace(best)
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:

@@ -1,15 +1,13 @@
 """From a recipe to a run folder that holds the proof."""
 
-import json
 import logging
 import os
 import platform
-import shutil
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,75 +15,31 @@ from typing import Any
 import lightning.pytorch as lightning
 import numpy as np
 import torch
-import torchmetrics
 from lightning.pytorch import loggers as lightning_loggers
 from torch import nn
 
-from calibrant import __version__, audit
+from calibrant import __version__
+from calibrant.audit import audit
 from calibrant.data import DataSet, Masks
-from calibrant.extras import require
+from calibrant.errors import InputError, input_errors
 from calibrant.losses import Loss
+from calibrant.models import needs
 from calibrant.posthoc import TemperatureScaling
-from calibrant.predictions import (
-    Chunk,
-    InputError,
-    Predictions,
-    input_errors,
-    open_predictions,
-    read_json,
-    replacing,
-    write_npz,
-)
-from calibrant.train.batches import Batches, check_augmentation
-from calibrant.train.engine import FORMAT, Keeper, Module
+from calibrant.predictions import Chunk, Predictions, write_npz
+from calibrant.recipes import Recipe
+from calibrant.runs import Environment, Run, RunFolder, RunResult
+from calibrant.train.batches import Batches, feed_of
+from calibrant.train.checkpoints import load_weights, newest_checkpoint
+from calibrant.train.engine import Keeper, Module
+from calibrant.train.options import check_trainer
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.progress import Bar
-from calibrant.train.recipe import Recipe
-
-#: Fields that say where and how fast, not what: a run goes on when they change.
-CIRCUMSTANCES = (("about",), ("data", "root"), ("data", "workers"), ("data", "download"), ("trainer",))
-#: What a run, and what is done with it later, leaves in its folder.
-FOLDERS = ("checkpoints", "predictions", "logs", "figures")
-FILES = (
-    *("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
-    *("error.txt", "ood.json", "ood-*.png", "shift.json", "shift.png"),
-)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run.
-
-    Attributes:
-        folder: Where it is.
-        recipe: What was done.
-        metrics: What came out: ``metrics["test"]["ece"]`` and so on, before and after temperature scaling.
-    """
-
-    folder: Path
-    recipe: dict[str, Any]
-    metrics: dict[str, Any]
-
-    @staticmethod
-    def load(folder: str | Path) -> "Run":
-        """Read a run folder.
-
-        Raises:
-            InputError: If it is not one, or the run is not finished.
-        """
-        folder = Path(folder)
-        if not (folder / "recipe.yaml").exists():
-            raise InputError(f"{folder} is not a run folder: it has no recipe.yaml")
-        if not (folder / "metrics.json").exists():
-            raise InputError(f"{folder} is not finished: run the same calibrant train command again to go on")
-        recipe = require("yaml", "reading a recipe").safe_load((folder / "recipe.yaml").read_text())
-        return Run(folder, recipe, read_json(folder / "metrics.json"))
 
 
 def fit(
-    recipe: Recipe, folder: str | Path, *, force: bool = False, quiet: bool = False, allow_code: bool = False
+    recipe: Recipe, folder: str | Path | RunFolder, *, force: bool = False, quiet: bool = False, allow_code: bool = False
 ) -> Run | None:
-    """Train, or go on training, or return what is there already.
+    """Train, or resume training, or return what is there already.
 
     Args:
         recipe: What to do.
@@ -100,29 +54,32 @@ def fit(
     Raises:
         InputError: If the folder holds something else.
     """
-    recipe.check(allow_code=allow_code)
-    folder = Path(folder)
+    check(recipe, allow_code=allow_code)
+    folder = RunFolder(folder)
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
-    if first:
-        finished = _prepare(recipe, folder, force=force)
-        if finished is not None:
-            return finished
-    data, network, loss = load(recipe, allow_code=allow_code)
+    if first and _prepare(recipe, folder, force=force):
+        return Run.load(folder)
+    data, network, loss = prepare(recipe, allow_code=allow_code)
     if first:
         _describe(recipe, folder, data)
     module = Module(recipe, network, loss, data)
-    keeper = Keeper(folder, recipe.select)
-    trainer = make_trainer(recipe, [keeper, *([] if quiet else [Bar()])], folder)
+    trainer = make_trainer(recipe, [Keeper(folder, recipe.select), *([] if quiet else [Bar()])], folder.path)
     checkpoint = newest_checkpoint(folder, recipe, say=first)
     trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
     if trainer.interrupted:
         raise KeyboardInterrupt
     if not trainer.is_global_zero:
         return None
-    return finish(recipe, folder, data, network, module.device)
+    return finish(recipe, folder, data, network, loss, module.device)
 
 
-def load(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Module, Loss]:
+def check(recipe: Recipe, *, allow_code: bool = False) -> None:
+    """Refuse a recipe that cannot work, options of the trainer included."""
+    recipe.check(allow_code=allow_code)
+    check_trainer(recipe.trainer)
+
+
+def prepare(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Module, Loss]:
     """Data, network and loss of a recipe, all labels looked at before hours are spent on them.
 
     Raises:
@@ -130,7 +87,7 @@ def load(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Modul
     """
     with input_errors():
         data = recipe.load_data(allow_code=allow_code)
-        check_augmentation(recipe.augmentation, data.train)
+        data.train.check_augmentation(recipe.augmentation)
         data.check()
         return data, *build(recipe, data, allow_code=allow_code)
 
@@ -140,7 +97,8 @@ def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[n
     torch.manual_seed(recipe.seed)
     network = recipe.build_model(data.num_classes, data.facts, allow_code=allow_code)
     if any(isinstance(p, nn.UninitializedParameter) for p in network.parameters()):
-        sample = next(iter(Batches(data, data.validation, 2, size=recipe.data.size)))[0]
+        feed = feed_of(recipe, data, needs(network))
+        sample = next(iter(Batches(data.validation, 2, replace(feed, workers=0))))[0]
         with torch.no_grad():
             network(sample)
     if recipe.model.compile:
@@ -182,193 +140,115 @@ def _logger(name: str, folder: Path | None) -> Any:
 # The folder
 
 
-def _prepare(recipe: Recipe, folder: Path, *, force: bool) -> Run | None:
-    """Start, resume, or find that there is nothing left to do."""
-    yaml = require("yaml", "writing a recipe")
-    text = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True)
-    known = folder / "recipe.yaml"
-    if not known.exists() and folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} exists and is not a run folder; choose another --out")
+def _prepare(recipe: Recipe, folder: RunFolder, *, force: bool) -> bool:
+    """Start or resume; True if there is nothing left to do."""
+    if folder.foreign:
+        raise InputError(f"{folder} exists and is not a run folder; pass another `out`")
     if force:
-        for name in FOLDERS:
-            shutil.rmtree(folder / name, ignore_errors=True)
-        for path in (path for name in FILES for path in folder.glob(name)):
-            path.unlink()
-    if known.exists():
-        difference = _difference(yaml.safe_load(known.read_text()), recipe.to_dict())
+        folder.clear()
+    if folder.started:
+        difference = folder.recipe().difference(recipe)
         if difference:
             raise InputError(
-                f"{folder} holds a run of another recipe ({difference}); choose another --out, or start over with --force"
+                f"{folder} holds a run of another recipe ({difference}); pass another `out`, or `force=True` to start over"
             )
-        if (folder / "metrics.json").exists():
-            return Run.load(folder)
-    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    with replacing(known, force=True) as temporary:
-        temporary.write_text(text)
-    return None
+        if folder.finished:
+            return True
+    folder.write_recipe(recipe)
+    return False
 
 
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The first field in which two recipes differ, beyond circumstances; what one does not have is its default."""
-
-    def fields(value: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-        if isinstance(value, dict) and value:
-            return {k: v for key, inner in value.items() for k, v in fields(inner, (*path, key)).items()}
-        return {path: value}
-
-    default, before, after = (fields(json.loads(json.dumps(part))) for part in (Recipe().to_dict(), old, new))
-    for path in dict.fromkeys([*before, *after]):
-        if any(path[: len(c)] == c for c in CIRCUMSTANCES):
-            continue
-        a, b = (part.get(path, default.get(path)) for part in (before, after))
-        if a != b and not (a in ({}, [], None) and b in ({}, [], None)):
-            return f"{'.'.join(path)} was {a!r}, now {b!r}"
-    return ""
-
-
-def _describe(recipe: Recipe, folder: Path, data: DataSet) -> None:
+def _describe(recipe: Recipe, folder: RunFolder, data: DataSet) -> None:
     """Write what the run depends on: versions, machine, data."""
-    content = {
-        "calibrant": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "torch": torch.__version__,
-        "lightning": version("lightning"),
-        "torchmetrics": torchmetrics.__version__,
-        "numpy": np.__version__,
-        "threads": torch.get_num_threads(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "seed": recipe.seed,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "data": _fingerprints(data),
-        "train_counts": data.train_counts,
-    }
-    path = folder / "environment.json"
-    if path.exists():
-        before = json.loads(path.read_text())
+    packages = ("lightning", "torchmetrics")
+    now = Environment(
+        data=_fingerprints(data),
+        train_counts=data.train_counts,
+        started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+        seed=recipe.seed,
+        versions={
+            "calibrant": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            **{name: version(name) for name in packages},
+        },
+        machine={
+            "platform": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        },
+    )
+    before = folder.environment()
+    if before is not None:
         same_data(folder, data)
-        content["resumed"] = [*before.get("resumed", []), content["started"]]
-        content["started"] = before["started"]
-    with replacing(path, force=True) as temporary:
-        temporary.write_text(json.dumps(content, indent=1))
+        now = replace(now, started=before.started, resumed=[*before.resumed, now.started])
+    folder.write_environment(now)
     if data.split:
-        arrays: dict[str, Any] = {name: indices.numpy() for name, indices in data.split.items()}
-        with replacing(folder / "split.npz", force=True) as temporary:
-            np.savez(temporary, **arrays)
+        folder.write_split({name: indices.numpy() for name, indices in data.split.items()})
 
 
-def _fingerprints(data: DataSet) -> dict[str, Any]:
-    parts = (("train", data.train), ("validation", data.validation), ("test", data.test))
-    return {name: {"samples": len(part), "checksum": part.checksum()} for name, part in parts}
+def _fingerprints(data: DataSet) -> dict[str, dict[str, int | str]]:
+    parts = ("train", "validation", "test")
+    return {name: {"samples": len(data.part(name)), "checksum": data.part(name).checksum()} for name in parts}
 
 
-def same_data(folder: Path, data: DataSet) -> None:
+def same_data(folder: RunFolder, data: DataSet) -> None:
     """Refuse data other than that which a run was started on."""
-    path = folder / "environment.json"
-    if json.loads(path.read_text())["data"] != _fingerprints(data):
-        raise InputError(f"{folder} was started on other data (see {path}); restore it, or start over with --force")
-
-
-# Checkpoints
-
-
-def newest_checkpoint(folder: Path, recipe: Recipe, *, say: bool = True) -> Path | None:
-    """The newest checkpoint that is whole and belongs to this run; others are named and passed over."""
-    for name in ("last.ckpt", "previous.ckpt"):
-        path = folder / "checkpoints" / name
-        if not path.exists():
-            continue
-        try:
-            load_checkpoint(path, recipe)
-        except ValueError as error:
-            if say:
-                warnings.warn(f"{error}; it is passed over", UserWarning, stacklevel=3)
-            continue
-        return path
-    return None
-
-
-def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
-    """Read a checkpoint without running code.
-
-    Raises:
-        ValueError: If it is cut short or foreign.
-    """
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path} cannot be read, it may be cut short ({type(error).__name__})") from error
-    mark = content.get("calibrant") if isinstance(content, dict) else None
-    if not isinstance(mark, dict) or mark.get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint of calibrant")
-    difference = _difference(mark["recipe"], recipe.to_dict())
-    if difference:
-        raise ValueError(f"{path} belongs to another recipe ({difference})")
-    return content
-
-
-def load_weights(recipe: Recipe, folder: Path, network: nn.Module) -> int:
-    """Give a network the weights of the checkpoint that is reported, and return its epoch."""
-    best = folder / "checkpoints" / "best.ckpt"
-    content = load_checkpoint(best if recipe.select != "last" and best.exists() else best.with_name("last.ckpt"), recipe)
-    weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
-    network.load_state_dict(weights)
-    return int(content["epoch"])
+    before = folder.environment()
+    if before is not None and before.data != _fingerprints(data):
+        raise InputError(f"{folder} was started on other data (see its environment.json); restore it, or start over")
 
 
 # The end
 
 
-def finish(recipe: Recipe, folder: Path, data: DataSet, network: nn.Module, device: torch.device) -> Run:
-    """Predict with the selected checkpoint, measure, and write ``predictions`` and ``metrics.json``."""
+def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module, loss: Loss, device: torch.device) -> Run:
+    """Predict with the selected checkpoint, measure, and write predictions and results."""
     epoch = load_weights(recipe, folder, network)
-    predictor, live = Predictor(recipe, data, network.to(device).eval(), device), {}
-    for part in ("validation", "test"):
-        chunks: Iterable[Chunk]
-        if isinstance(getattr(data, part), Masks):
-            live[part] = DensePredictions(predictor, part)
-            chunks = live[part].grid(recipe.data.stride)
+    predictor = Predictor(recipe, data, network.to(device).eval(), loss, device)
+    live: dict[str, DensePredictions] = {}
+    for name in ("validation", "test"):
+        part, chunks = data.part(name), list[Chunk]()
+        stream: Iterable[Chunk] = chunks
+        if isinstance(part, Masks):
+            live[name] = DensePredictions(predictor, name, part)
+            stream = live[name].grid(recipe.data.stride)
         else:
-            chunks = [Chunk(0, *predictor.in_order(getattr(data, part)))]
-        write_npz(
-            folder / "predictions" / f"{part}.npz",
-            chunks,
-            len(getattr(data, part)),
-            classes=data.classes,
-            train_counts=data.train_counts,
-            force=True,
-        )
+            chunks.append(Chunk(0, *predictor.in_order(part)))
+        counts = data.train_counts
+        write_npz(folder.predictions(name), stream, len(part), classes=data.classes, train_counts=counts, force=True)
     if live:
-        draw_pixels(predictor, live["test"].part, folder / "figures")
-    metrics = {
-        "recipe": recipe.name,
-        "loss": recipe.loss.name,
-        "seed": recipe.seed,
-        "epochs": recipe.epochs,
-        "reported": f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
-        "parameters": sum(p.numel() for p in network.parameters()),
-        **measure_run(folder, recipe.num_bins, live),
-    }
-    with replacing(folder / "metrics.json", force=True) as temporary:
-        temporary.write_text(json.dumps(metrics, indent=1))
+        draw_pixels(predictor, live["test"].part, folder.figures)
+    folder.write_result(
+        RunResult(
+            recipe=recipe.name,
+            loss=recipe.loss.name,
+            seed=recipe.seed,
+            epochs=recipe.epochs,
+            reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
+            parameters=sum(p.numel() for p in network.parameters()),
+            **measure_run(folder, recipe.num_bins, live),
+        )
+    )
     return Run.load(folder)
 
 
-def measure_run(folder: Path, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
+def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
     """Measures of validation and test predictions, and of test after temperature scaling on validation.
 
     What is in ``live`` is measured from there, on all pixels, instead of from the file, which holds a grid of them.
     """
-    files = {part: open_predictions(folder / "predictions" / f"{part}.npz") for part in ("validation", "test")}
+    files = {part: folder.open(part) for part in ("validation", "test")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a network that is always right on few samples has no best temperature
-        scaling = TemperatureScaling().fit(*files["validation"].load())
+        scaling = TemperatureScaling().fit(*files["validation"].read_all())
     options: dict[str, Any] = {"num_bins": num_bins, "resamples": resamples}
     sources = {**files, **live}
-    found: dict[str, Any] = {part: audit.measure(source, part, **options).to_dict() for part, source in sources.items()}
-    after = audit.measure(sources["test"], "test after temperature", transform=scaling.transform, **options)
-    return {**found, "temperature": float(scaling.temperature_), "test_after_temperature": after.to_dict()}
+    found: dict[str, Any] = {part: audit(source, part, **options) for part, source in sources.items()}
+    after = audit(sources["test"], "test after temperature", transform=scaling.transform, **options)
+    return {**found, "temperature": float(scaling.temperature_), "test_after_temperature": after}
 
 
 # Trying it out
@@ -380,15 +260,16 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
     Returns:
         Samples, parameters, seconds per batch, and hours for the whole run on this machine.
     """
-    recipe.check(allow_code=allow_code)
-    data, network, loss = load(recipe, allow_code=allow_code)
+    check(recipe, allow_code=allow_code)
+    data, network, loss = prepare(recipe, allow_code=allow_code)
     module = Module(replace(recipe, epochs=1), network, loss, data)
     clock = _Clock()
     options = {k: v for k, v in recipe.trainer.items() if k not in ("devices", "num_nodes", "strategy", "logger")}
     options |= {"limit_train_batches": 2, "limit_val_batches": 2, "devices": 1}
     make_trainer(replace(recipe, epochs=1, validate_every=1, trainer=options), [clock], None).fit(module)
-    training = Batches(data, data.train, recipe.batch_size, train=True, drop_last=recipe.drop_last)
-    validating = Batches(data, data.validation, recipe.eval_batch_size)
+    feeds = (feed_of(recipe, data, needs(network), train=train) for train in (True, False))
+    training = Batches(data.train, recipe.batch_size, next(feeds), drop_last=recipe.drop_last)
+    validating = Batches(data.validation, recipe.eval_batch_size, next(feeds))
     step, look = clock.mean("train"), clock.mean("validation")
     total = recipe.epochs * (len(training) * step + len(validating) * look / recipe.validate_every)
     return {

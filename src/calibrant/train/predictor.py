@@ -9,9 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.data import DataSet, Masks, Part
+from calibrant.losses import Loss
+from calibrant.losses.base import predictive
+from calibrant.models import needs
+from calibrant.plots import PixelReliability
 from calibrant.predictions import Chunk, Predictions
-from calibrant.train.batches import Batches
-from calibrant.train.recipe import Recipe
+from calibrant.recipes import Recipe
+from calibrant.train.batches import Batches, feed_of
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class Predictor:
         recipe: The recipe.
         data: The data set it was trained on.
         network: The network, in eval mode.
+        loss: The loss it was trained with, which knows how its outputs become predictions.
         device: Where it is.
     """
 
     recipe: Recipe
     data: DataSet
     network: nn.Module
+    loss: Loss
     device: torch.device
 
     @torch.no_grad()
@@ -39,7 +45,7 @@ class Predictor:
             change: Applied to images before they are normalised, such as a corruption.
         """
         for x, y, _ in self._feed(part, change):
-            yield self.network(x.to(self.device)).float().cpu(), y
+            yield predictive(self.loss, self.network(x.to(self.device)).float()).cpu(), y
 
     def in_order(self, part: Part) -> tuple[Tensor, Tensor]:
         """All logits and labels, in the order of the part."""
@@ -48,8 +54,8 @@ class Predictor:
         return torch.cat(logits)[place], torch.cat(target)[place]
 
     def _feed(self, part: Part, change: Callable[[Tensor], Tensor] | None = None) -> Batches:
-        spec = self.recipe.data
-        return Batches(self.data, part, self.recipe.eval_batch_size, size=spec.size, workers=spec.workers, change=change)
+        feed = feed_of(self.recipe, self.data, needs(self.network), change=change)
+        return Batches(part, self.recipe.eval_batch_size, feed)
 
 
 class DensePredictions(Predictions):
@@ -57,17 +63,17 @@ class DensePredictions(Predictions):
 
     Args:
         predictor: The network.
-        part: Name of the part.
+        name: Name of the part.
+        part: The part.
     """
 
-    def __init__(self, predictor: Predictor, part: str) -> None:
+    def __init__(self, predictor: Predictor, name: str, part: Masks) -> None:
         data = predictor.data
-        self.path, self.kind, self.has_target = Path(f"the network on {part}"), "logits", True
+        self.path, self.kind, self.has_target = Path(f"the network on {name}"), "logits", True
         self.num_classes, self.classes = data.num_classes, list(data.classes)
         self.train_counts, self.ignore_index = data.train_counts, data.ignore_index
-        self.predictor = predictor
-        self.part: Masks = getattr(data, part)
-        self.shape = self.part.largest()
+        self.predictor, self.part = predictor, part
+        self.shape = part.largest()
 
     def count(self) -> int:
         """Number of images."""
@@ -79,7 +85,7 @@ class DensePredictions(Predictions):
             yield logits.numpy(), target.numpy()
 
     def grid(self, stride: int) -> Iterator[Chunk]:
-        """Every so-manieth row and column, as they are written to a file."""
+        """Every n-th row and column, as they are written to a file."""
         for start, logits, target in self.chunks():
             assert target is not None  # noqa: S101
             some = target[:, ::stride, ::stride]
@@ -87,14 +93,12 @@ class DensePredictions(Predictions):
 
 
 def draw_pixels(predictor: Predictor, part: Masks, folder: Path, images: int = 3) -> None:
-    """Where the network is wrong and how sure it was, on a few images."""
-    from calibrant.plots import PixelReliability  # noqa: PLC0415
-
+    """Where the network is wrong and how confident it was, on a few images."""
     folder.mkdir(exist_ok=True)
     some = part.subset(torch.linspace(0, len(part) - 1, min(images, len(part))).round().long())
     logits, target = predictor.in_order(some)
     for place, name in enumerate(some.images):
-        image, mask = some.read(place)
+        image, mask = some.read_one(place)
         height, width = mask.shape
         shown = PixelReliability.from_logits(
             image.float() / 255,

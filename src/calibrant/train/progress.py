@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as lightning
-from torch import Tensor
 
 from calibrant.extras import require
+from calibrant.losses import AdaptiveLoss
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
 class Bar(lightning.Callback):
-    """Epochs and batches on standard error, with loss, validation accuracy and ECE, and the mean multiplier."""
+    """Epochs and batches on standard error, with loss, validation accuracy and ECE, and what the loss has learned."""
 
     def __init__(self) -> None:
         self.bar: Progress | None = None
@@ -58,9 +58,8 @@ class Bar(lightning.Callback):
         if self.bar is None or result is None:
             return
         self.results = f"accuracy {100 * result.accuracy:.1f} %, ECE {100 * result.ece:.2f} %"
-        multipliers = getattr(loss, "multipliers", None)
-        if isinstance(multipliers, Tensor):
-            self.results += f", mean multiplier {float(multipliers.mean()):.3g}"
+        if isinstance(loss, AdaptiveLoss) and loss.summary():
+            self.results += f", {loss.summary()}"
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """One more epoch."""

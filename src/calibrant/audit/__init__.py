@@ -1,0 +1,7 @@
+"""Audits of predictions: what is measured, with intervals, in tables, words and figures."""
+
+from calibrant.audit.measuring import audit, compare, short_names
+from calibrant.audit.record import Audit, PairedComparison
+from calibrant.audit.tables import figure, tables
+
+__all__ = ["Audit", "PairedComparison", "audit", "compare", "figure", "short_names", "tables"]

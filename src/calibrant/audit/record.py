@@ -1,0 +1,231 @@
+"""What an audit found, as a record that goes to JSON and back."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.binning import BinStatistics
+from calibrant.errors import InputError
+from calibrant.metrics.panel import html_table
+from calibrant.metrics.table import MEASURES, Measure, measure, ranked
+from calibrant.outcomes import Outcomes
+from calibrant.records import from_fields, from_plain, to_plain
+from calibrant.stats import CalibrationTest, Comparison, Interval
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """Bins of equal width of the predicted class's confidence.
+
+    Attributes:
+        counts: Samples in each.
+        confidence: Their mean confidence; 0 in an empty bin.
+        accuracy: Their accuracy; 0 in an empty bin.
+    """
+
+    counts: list[int]
+    confidence: list[float]
+    accuracy: list[float]
+
+    def statistics(self) -> BinStatistics:
+        """The same as sums."""
+        counts, confidence, accuracy = (
+            torch.tensor(part, dtype=torch.float64) for part in (self.counts, self.confidence, self.accuracy)
+        )
+        return BinStatistics(counts, counts * confidence, counts * accuracy)
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """Samples whose true class belongs to a group.
+
+    Attributes:
+        samples: How many there are.
+        accuracy: Fraction of correct predictions; of a single class, its recall.
+        confidence: Mean confidence of the predicted class.
+        ece: Expected calibration error.
+        nll: Negative log-likelihood.
+        brier: Brier score.
+    """
+
+    samples: int
+    accuracy: float
+    confidence: float
+    ece: float
+    nll: float
+    brier: float
+
+
+@dataclass(frozen=True)
+class ClassRow(GroupRow):
+    """Samples of one class.
+
+    Attributes:
+        name: Name of the class.
+        classwise_ece: Calibration error of the class's probability, over all samples.
+    """
+
+    name: str = ""
+    classwise_ece: float = math.nan
+
+
+@dataclass(frozen=True)
+class KeptSamples:
+    """What is kept of each sample for a paired comparison: 13 bytes.
+
+    Attributes:
+        labels: True classes.
+        outcomes: Confidence and correctness.
+        nll: Negative log-likelihood.
+    """
+
+    labels: Tensor
+    outcomes: Outcomes
+    nll: Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What was found in one set of predictions; ``audit["ece"]`` is a measure, a fraction.
+
+    Attributes:
+        name: What it is called in tables.
+        source: Where the predictions came from.
+        samples: Number of samples, or pixels.
+        num_bins: Number of bins.
+        values: Measures by their keys in :data:`calibrant.metrics.MEASURES`.
+        intervals: Intervals of those measures that have one.
+        how: How measures were computed.
+        bins: Bins for a reliability diagram.
+        classes: By true class.
+        groups: By group of classes.
+        test: Test of perfect calibration; None for dense predictions, whose pixels are not independent.
+        kept: Single samples, if kept for a comparison; not written to files.
+    """
+
+    name: str
+    source: str
+    samples: int
+    num_bins: int
+    values: dict[str, float]
+    intervals: dict[str, Interval]
+    how: dict[str, str]
+    bins: ReliabilityBins
+    classes: list[ClassRow]
+    groups: dict[str, GroupRow]
+    test: CalibrationTest | None
+    kept: KeptSamples | None = field(default=None, compare=False)
+
+    def __getitem__(self, key: str) -> float:
+        return self.values[key]
+
+    @property
+    def dense(self) -> bool:
+        """Whether the predictions are of segmented images."""
+        return "image_ece" in self.values
+
+    def shown(self, rank: int) -> list[Measure]:
+        """Measures that it has, of at most some rank."""
+        return [record for record in ranked(rank, dense=self.dense) if record.key in self.values]
+
+    def text(self, record: Measure) -> str:
+        """A measure with its interval, as tables print it."""
+        value, interval = record.text(self.values[record.key]), self.intervals.get(record.key)
+        return value if interval is None else f"{value} [{record.text(interval.low)}, {record.text(interval.high)}]"
+
+    @property
+    def verdict(self) -> str:
+        """What it comes down to, in words."""
+        over, under = self.values["overconfidence"], self.values["underconfidence"]
+        lean = "overconfident" if over > under else "underconfident"
+        if math.isclose(over, under, rel_tol=0.5):
+            lean = "overconfident about as often as underconfident"
+        text = f"{self.name}: confidence is off by {100 * self['ece']:.1f} points on average; the model is {lean}."
+        if self.test is None:
+            return text
+        if self.test.p_value > 0.05:
+            fine = f"These {self.samples:,} samples are consistent with perfect calibration"
+            return f"{text} {fine} (p = {self.test.p_value:.2f})."
+        return f"{text} Chance does not explain that (p {p_text(self.test.p_value)})."
+
+    # To JSON and back
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types, measures on the top level."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "samples": self.samples,
+            "num_bins": self.num_bins,
+            **self.values,
+            "how": dict(self.how),
+            "classes": [asdict(row) for row in self.classes],
+            "groups": {name: asdict(row) for name, row in self.groups.items()},
+            "bins": asdict(self.bins),
+            "intervals": to_plain(self.intervals),
+            "calibration_test": None if self.test is None else self.test.to_dict(),
+            "verdict": self.verdict,
+        }
+
+    @classmethod
+    def from_dict(cls, found: Any, where: str = "audit") -> "Audit":
+        """The record from what :meth:`to_dict` gave."""
+        if not isinstance(found, dict):
+            raise InputError(f"{where}: expected an object, got {type(found).__name__}")
+        keys = [key for key in found if key in MEASURES]
+        values: dict[str, float] = from_plain(dict[str, float], {key: found[key] for key in keys}, where)
+        rest = {key: value for key, value in found.items() if key not in MEASURES}
+        fields = {"how": {}, "test": rest.get("calibration_test"), **rest, "values": values}
+        return from_fields(cls, fields, where)
+
+    # Showing it
+
+    def rows(self, rank: int = 3) -> Iterator[tuple[str, str, str]]:
+        """Title, value with interval, and how it was computed."""
+        for record in self.shown(rank):
+            title = f"  {record.label}" if record.part_of else record.label
+            yield title, self.text(record), self.how.get(record.key, "")
+        if self.test is not None:
+            yield "test of perfect calibration", f"p {p_text(self.test.p_value)}", "consistency resampling"
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{record.label} {self.text(record)}" for record in self.shown(1))
+        return f"Audit({self.name}, {self.samples:,} samples: {shown})"
+
+    def _repr_html_(self) -> str:
+        return html_table(["measure", "value", "how"], self.rows(), f"{self.name}: {self.samples:,} samples")
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Two audits of the same samples.
+
+    Attributes:
+        first: Name of the first.
+        second: Name of the second.
+        measures: Differences first - second.
+    """
+
+    first: str
+    second: str
+    measures: dict[str, Comparison]
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Title, difference, interval and p-value."""
+        for key, found in self.measures.items():
+            record = measure(key)
+            ends = f"{record.text(found.low, sign='+')} to {record.text(found.high, sign='+')}"
+            yield record.label, record.text(found.difference, sign="+"), ends, p_text(found.p_value).removeprefix("= ")
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return {"first": self.first, "second": self.second, "measures": to_plain(self.measures)}
+
+
+def p_text(value: float) -> str:
+    """A p-value in a sentence."""
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

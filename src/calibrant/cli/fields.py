@@ -1,0 +1,49 @@
+"""Fields of a recipe on the command line: --loss mbls --loss.margin 6 --optimizer.lr=1e-3."""
+
+from typing import Any
+
+
+def split(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
+    """A command's own arguments, by its ``known`` options, and the fields of a recipe between them."""
+    own, fields = list[str](), list[str]()
+    expects = False  # whether a field's value comes next
+    for argument in arguments:
+        is_field = argument.startswith("--") and argument.split("=")[0] not in known
+        (fields if is_field or (expects and not _is_flag(argument)) else own).append(argument)
+        expects = is_field and "=" not in argument
+    return own, fields
+
+
+def parse(fields: list[str]) -> dict[str, Any]:
+    """Fields and their values; a flag without a value is true."""
+    found: dict[str, Any] = {}
+    place = 0
+    while place < len(fields):
+        name, equals, text = fields[place].removeprefix("--").partition("=")
+        place += 1
+        if not equals and place < len(fields) and not _is_flag(fields[place]):
+            text, equals = fields[place], "="
+            place += 1
+        found[name] = value(text) if equals else True
+    return found
+
+
+def value(text: str) -> Any:
+    """A value as YAML reads it, and numbers such as 1e-3 and inf, which YAML takes for words."""
+    from calibrant.extras import require
+
+    yaml = require("yaml", "fields of a recipe")
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(found, str) and found == text:  # else it was in quotes
+        try:
+            return float(found)
+        except ValueError:
+            return found
+    return found
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("--")

@@ -1,0 +1,110 @@
+"""What a data set is: three parts, and what is known about them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.data.part import Part
+from calibrant.data.splits import long_tail_indices
+from calibrant.data.table import LongTailKind
+from calibrant.errors import input_errors
+
+#: The parts of a data set.
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Three parts, and what is known about them.
+
+    Attributes:
+        name: What it is called.
+        classes: Names of the classes.
+        train: To learn from.
+        validation: To adapt losses and choose checkpoints.
+        test: To report.
+        mean: Of each channel, of values in [0, 1].
+        std: Of each channel.
+        split: Which samples of the source went where, before any limit or change of the validation set; kept in the run.
+        vocabulary: Words of texts; the first has number 1, for 0 is padding.
+        vectors: Of padding and the words; None if they are to be trained.
+    """
+
+    name: str
+    classes: Sequence[str]
+    train: Part = field(repr=False)
+    validation: Part = field(repr=False)
+    test: Part = field(repr=False)
+    mean: Sequence[float] = (0.0,)
+    std: Sequence[float] = (1.0,)
+    split: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    vocabulary: Sequence[str] = field(default=(), repr=False)
+    vectors: Tensor | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        sizes = " / ".join(f"{len(self.part(name)):,}" for name in PARTS)
+        return f"DataSet({self.name}: {sizes} {self.train.name} of {self.num_classes} classes)"
+
+    def part(self, name: str) -> Part:
+        """A part by its name."""
+        found: Part = getattr(self, name)
+        return found
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    @property
+    def ignore_index(self) -> int:
+        """Label of pixels that are left out."""
+        return self.train.ignore_index
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a network has to know of its inputs: channels of images, or the vocabulary or vectors of texts."""
+        if not self.vocabulary:
+            return self.train.facts
+        return {"vocabulary": len(self.vocabulary) + 1} if self.vectors is None else {"vectors": self.vectors}
+
+    @cached_property
+    def train_counts(self) -> list[int]:
+        """Training samples, or pixels, of each class."""
+        return self.train.counts(self.num_classes)
+
+    def check(self) -> None:
+        """Look at all labels, those of every pixel too, so that none of them ends a long job.
+
+        Raises:
+            InputError: If one is wrong.
+        """
+        for name in PARTS:
+            with input_errors(f"the {name} part"):
+                _ = self.train_counts if name == "train" else self.part(name).counts(self.num_classes)
+
+    def long_tailed(self, ratio: float, *, kind: LongTailKind = "exp", seed: int = 0) -> "DataSet":
+        """The same data set with its training part cut down to a long tail.
+
+        Args:
+            ratio: How many times as many samples the largest class keeps as the smallest.
+            kind: Shape of the tail, see :func:`calibrant.data.long_tail_counts`.
+            seed: Which samples stay.
+        """
+        self.train.refuse("long tail")
+        indices = long_tail_indices(self.train.labels, ratio, kind=kind, seed=seed)
+        before = self.split.get("train")
+        split = {**self.split, "train": indices if before is None else before[indices]}
+        return replace(self, train=self.train.subset(indices), split=split)
+
+    def limited(self, most: int, *, seed: int = 0) -> "DataSet":
+        """At most so many samples of each part, drawn at random; to try things out."""
+        random = torch.Generator().manual_seed(seed)
+        parts: dict[str, Any] = {}
+        for name in PARTS:
+            chosen = torch.randperm(len(self.part(name)), generator=random)[:most].sort().values
+            parts[name] = self.part(name).subset(chosen)
+        return replace(self, **parts)

@@ -1,0 +1,168 @@
+"""Inputs that a network was not trained on."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant.data.arrays import SOURCES, channels_first, torchvision_set
+from calibrant.data.corruptions import corrupt, in_unit_range
+from calibrant.data.dataset import DataSet
+from calibrant.data.folders import ENDINGS
+from calibrant.data.images import Files, Images, read_image
+from calibrant.data.newsgroups import read_texts
+from calibrant.data.part import Part
+from calibrant.data.places import data_root, locate
+from calibrant.data.table import CORRUPTIONS
+from calibrant.data.texts import Texts, encode, words
+from calibrant.errors import MissingDataError
+
+#: Weights of red, green and blue in grey, of ITU-R BT.601.
+GREY = (0.299, 0.587, 0.114)
+
+
+def unknown(
+    name: str,
+    like: DataSet,
+    *,
+    root: str | Path | None = None,
+    size: int = 224,
+    limit: int | None = None,
+    seed: int = 0,
+    download: bool = False,
+) -> Part:
+    """Samples for out-of-distribution detection, in the form of a data set's inputs; their labels mean nothing.
+
+    Args:
+        name: The test part of mnist, fashion-mnist, cifar10, cifar100 or svhn; ``noise`` for pixels drawn from a Gaussian of
+            mean 0.5 and standard deviation 1, cut to [0, 1]; ``fog:5`` and the like for the data set's own test images,
+            corrupted; a folder of images; an .npz with an array ``x`` or ``test_x``. For texts, a folder or csv of texts.
+        like: The data set the network was trained on.
+        root: Folder of all data.
+        size: Side of the network's images, for a data set that is read from files.
+        limit: At most so many, drawn at random.
+        seed: Of what is drawn.
+        download: Let torchvision download what is missing.
+    """
+    random = torch.Generator().manual_seed(seed)
+    like.test.refuse("ood")
+    if isinstance(like.test, Texts):
+        return _texts(name, like, like.test, root, limit, random)
+    shape = tuple(like.test.x.shape[1:]) if isinstance(like.test, Images) else (3, size, size)
+    kind, _, severity = name.partition(":")
+    if kind in CORRUPTIONS:
+        if not isinstance(like.test, Images):
+            raise TypeError(f"{name}: corruptions of images that are read from files are measured by calibrant shift")
+        if severity not in ("1", "2", "3", "4", "5"):
+            raise ValueError(f"say how severe, from {kind}:1 to {kind}:5; got {name!r}")
+        chosen = like.test.subset(_some(len(like.test), limit, random))
+        return Images(corrupt(chosen.x, kind, int(severity), random), chosen.y)
+    if kind == "noise":
+        x = torch.empty(limit or len(like.test), *shape, dtype=torch.uint8)
+        for some in x.split(1000):  # in memory as bytes; as numbers, all at once might not fit
+            some.copy_((0.5 + torch.randn(some.shape, generator=random)).clamp(0, 1).mul(255).round())
+        return _images(x, shape, like)
+    if name in SOURCES:
+        other = torchvision_set(name, root, validation=1, download=download)
+        assert isinstance(other.test, Images)  # noqa: S101
+        return _images(other.test.x[_some(len(other.test), limit, random)], shape, like)
+    return _files(name, like, shape, root, limit, random)
+
+
+def _texts(
+    name: str, like: DataSet, test: Texts, root: str | Path | None, limit: int | None, random: torch.Generator
+) -> Texts:
+    """Texts of a folder or csv, in the words of a data set."""
+    place = locate(name, root)
+    if place is None:
+        raise MissingDataError(
+            f"{name} does not exist, nor does it under {data_root(root)}: expected a folder or csv of texts"
+        )
+    texts = read_texts(place)[0]
+    documents = [words(texts[i]) for i in _some(len(texts), limit, random).tolist()]
+    return encode(documents, like.vocabulary, torch.zeros(len(documents), dtype=torch.int64), test.length)
+
+
+def _files(
+    name: str,
+    like: DataSet,
+    shape: tuple[int, ...],
+    root: str | Path | None,
+    limit: int | None,
+    random: torch.Generator,
+) -> Images | Files:
+    """Images of a folder or of an .npz."""
+    place = locate(name, root)
+    if place is None:
+        raise MissingDataError(
+            f"{name!r} is neither {', '.join(SOURCES)}, noise, nor a corruption such as fog:5, and no folder or .npz of "
+            f"that name exists here or under {data_root(root)}"
+        )
+    if not place.is_dir():
+        x = _array(place)
+        return _images(x[_some(len(x), limit, random)], shape, like)
+    paths = sorted(str(p) for p in place.rglob("*") if p.suffix.lower() in ENDINGS)
+    if not paths:
+        raise MissingDataError(f"{place} holds no images ({', '.join(ENDINGS)})")
+    paths = [paths[i] for i in _some(len(paths), limit, random).tolist()]
+    if isinstance(like.test, Files):  # read, scaled and cropped as its own are
+        return Files(paths, torch.zeros(len(paths), dtype=torch.int64))
+    return _images(torch.cat([resized(read_image(path).unsqueeze(0), shape) for path in paths]), shape, like)
+
+
+def _some(count: int, limit: int | None, random: torch.Generator) -> Tensor:
+    """Numbers of at most ``limit`` samples, in order."""
+    return torch.arange(count) if limit is None else torch.randperm(count, generator=random)[:limit].sort().values
+
+
+def _array(place: Path) -> Tensor:
+    """Images of an .npz."""
+    if not zipfile.is_zipfile(place):
+        raise ValueError(f"{place} is neither a folder nor an .npz of images")
+    try:
+        with np.load(place, allow_pickle=False) as archive:
+            names = archive.files
+            found = next((key for key in ("x", "test_x", "images") if key in names), None)
+            x = None if found is None else torch.from_numpy(archive[found])
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{place} cannot be read as an .npz of images ({error})") from error
+    if x is None:
+        raise ValueError(f"{place} has no array x, test_x or images; it has {', '.join(names)}")
+    if not len(x):
+        raise ValueError(f"{place} holds no images")
+    return channels_first(x)
+
+
+def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:
+    """In the size, channels and scale of a data set's own."""
+    x = resized(x, shape)
+    own = like.test.x if isinstance(like.test, Images) else torch.zeros(1, dtype=torch.uint8)
+    if own.is_floating_point() and x.dtype == torch.uint8:
+        if not in_unit_range(own):
+            raise ValueError(
+                f"the network's own images go from {own.min():.4g} to {own.max():.4g}; unknown images cannot be brought to "
+                "that scale, pass an .npz in which they are"
+            )
+        x = x.float() / 255
+    if in_unit_range(own) and not in_unit_range(x):
+        raise ValueError(f"the unknown images go from {x.min():.4g} to {x.max():.4g}; expected 0 to 1, or uint8")
+    return Images(x, torch.zeros(len(x), dtype=torch.int64))
+
+
+def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images as ``(N, *shape)``: grey ones in three equal channels or the other way round, and scaled."""
+    channels, *size = shape
+    kind = x.dtype
+    x = x.float()
+    if x.shape[1] == 3 and channels == 1:
+        x = (x * torch.tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+    elif x.shape[1] == 1 and channels == 3:
+        x = x.expand(-1, 3, -1, -1)
+    if x.shape[1] != channels:
+        raise ValueError(f"the network sees images of {channels} channels, these have {x.shape[1]}")
+    if list(x.shape[2:]) != size:
+        x = functional.interpolate(x, size=tuple(size), mode="bilinear", antialias=True)
+    return x.round().clamp(0, 255).to(kind) if kind == torch.uint8 else x.to(kind)

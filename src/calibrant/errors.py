@@ -1,0 +1,52 @@
+"""What is said when something passed by the user is wrong: what was expected, what came, and the cure.
+
+Messages name Python arguments between backticks, such as `force=True`; the command line turns them into its flags.
+"""
+
+import contextlib
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class InputError(ValueError):
+    """Something the user passed is wrong: one sentence that names it and the cure."""
+
+
+class MissingDataError(InputError, FileNotFoundError):
+    """Data is not where it was looked for; the message gives the place, the layout expected, and how to get it."""
+
+    __str__ = Exception.__str__  # not that of OSError, which expects an error number first
+
+
+@contextlib.contextmanager
+def input_errors(where: str = "") -> Iterator[None]:
+    """Turn errors about bad values into an :class:`InputError`; ``where`` is put in front of the sentence."""
+    try:
+        yield
+    except InputError as error:
+        if not where or str(error).startswith(where):
+            raise
+        raise type(error)(f"{where}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
+
+
+def lookup(name: str, table: Mapping[str, T], what: str) -> T:
+    """Look up ``name`` in ``table``; ``what`` says what is being looked up, such as ``"loss"``.
+
+    Raises:
+        InputError: If it is not there; it lists what is, and the closest match.
+    """
+    try:
+        return table[name]
+    except (KeyError, TypeError):
+        raise InputError(f"{what} must be one of {', '.join(table)}, got {name!r}{did_you_mean(name, table)}") from None
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The end of a sentence that suggests the known name closest to ``name``, empty if none is close."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

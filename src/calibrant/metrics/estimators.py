@@ -1,0 +1,351 @@
+"""Formulas of calibration, over bins and over outcomes in order of confidence.
+
+Both see only how many samples there are, how confident they are and how many are correct, so that the formulas work alike on
+single samples, on a fine grid that is filled in passing, and on resamples; the latter as further dimensions in front.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant.binning import BinStatistics, equal_width_edges, sums_by
+from calibrant.outcomes import Outcomes
+
+Binning = Literal["mass", "width"]
+
+
+class SortedOutcomes(NamedTuple):
+    """Outcomes in ascending order of confidence; samples of (nearly) the same confidence share an entry.
+
+    Attributes:
+        confidence: ``(C,)`` mean confidence of each entry, float64.
+        counts: ``(*, C)`` samples in each, float64.
+        correct: ``(*, C)`` correct predictions among them, float64.
+    """
+
+    confidence: Tensor
+    counts: Tensor
+    correct: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Number of samples, ``(*)``."""
+        return self.counts.sum(dim=-1)
+
+    def cpu(self) -> "SortedOutcomes":
+        """The same on the CPU."""
+        return SortedOutcomes(*(part.cpu() for part in self))
+
+
+def sort_outcomes(outcomes: Outcomes) -> SortedOutcomes:
+    """One entry for each confidence that occurs."""
+    confidence, order = outcomes.confidence.sort()
+    values, counts = confidence.unique_consecutive(return_counts=True)
+    right = torch.nn.functional.pad(outcomes.correct[order].cumsum(dim=0), (1, 0))
+    ends = counts.cumsum(dim=0)
+    return SortedOutcomes(values.double(), counts.double(), (right[ends] - right[ends - counts]).double())
+
+
+def merge_neighbours(ordered: SortedOutcomes, most: int) -> SortedOutcomes:
+    """Join neighbouring entries until at most about ``most`` are left, of about equal mass."""
+    if len(ordered.confidence) <= most:
+        return ordered
+    group = (ordered.counts.cumsum(dim=0) * most / ordered.total).ceil().long().clamp(1, most) - 1
+    add = lambda values: values.new_zeros(most).index_add_(0, group, values)  # noqa: E731
+    counts, confidence, correct = add(ordered.counts), add(ordered.counts * ordered.confidence), add(ordered.correct)
+    filled = counts > 0
+    return SortedOutcomes((confidence / counts)[filled], counts[filled], correct[filled])
+
+
+class Grid:
+    """The fine grid of streaming estimates: confidences by the leading bits of 1 - confidence.
+
+    Confidences crowd close to 1, so the grid has to be finer there: every factor of two in 1 - confidence is divided into
+    4096 steps, from 2^-24, the smallest distance to 1 that a float32 can have, to 1. A confidence of exactly 1 has a step to
+    itself. Steps are therefore no wider than 1.2e-4, and no wider than 1/4096 of their distance to 1.
+    """
+
+    _dropped = 23 - 12  # of a float32's 23 bits of mantissa, those that tell confidences of one step apart
+    _smallest = 103 << 12  # 2^-24 in the remaining bits
+    size = ((127 << 12) - _smallest) + 2
+
+    @classmethod
+    def index(cls, confidence: Tensor) -> Tensor:
+        """Step of each confidence, in ascending order of confidence."""
+        distance = (1 - confidence.double()).float()
+        bits = (distance.view(torch.int32) >> cls._dropped).long()
+        return cls.size - 1 - (bits - (cls._smallest - 1)).clamp(min=0)
+
+    @classmethod
+    def sums(cls, outcomes: Outcomes) -> BinStatistics:
+        """Sums of all steps."""
+        return sums_by(cls.index(outcomes.confidence), cls.size, *outcomes)
+
+    @classmethod
+    def filled(cls, sums: BinStatistics) -> SortedOutcomes:
+        """The steps that hold something."""
+        there = sums.counts > 0
+        counts, confidence, correct = (part[there].double() for part in sums)
+        return SortedOutcomes(confidence / counts, counts, correct)
+
+
+def cut(ordered: SortedOutcomes, ends: Tensor) -> BinStatistics:
+    """Join entries into bins: ``ends`` are the numbers of entries up to the end of each bin but the last, ``(*, M - 1)``."""
+    size = len(ordered.confidence)
+    bounds = torch.nn.functional.pad(ends, (1, 0)), torch.nn.functional.pad(ends, (0, 1), value=size)
+
+    def between(values: Tensor) -> Tensor:
+        running = torch.nn.functional.pad(values.cumsum(dim=-1), (1, 0))
+        start, end = (bound.expand(*running.shape[:-1], -1) for bound in bounds)
+        return running.gather(-1, end) - running.gather(-1, start)
+
+    return BinStatistics(*map(between, (ordered.counts, ordered.counts * ordered.confidence, ordered.correct)))
+
+
+def bins_of_equal_width(ordered: SortedOutcomes, num_bins: int) -> BinStatistics:
+    """Bins with the inner edges k / M."""
+    edges = equal_width_edges(num_bins).to(ordered.confidence.device)
+    return cut(ordered, torch.searchsorted(ordered.confidence, edges, right=True))
+
+
+def bins_of_equal_mass(ordered: SortedOutcomes, num_bins: int, *, split: bool = False) -> BinStatistics:
+    """Bins that hold about equally many samples; samples of equal confidence stay together.
+
+    The inner edges are the sorted confidences read at positions k N / M, with interpolation (AdaECE), so that the sample at
+    rank floor(k N / M) is the last one below edge k. With ``split`` they lie half-way between the parts of an
+    ``array_split`` (Kumar et al. 2019), and there are no more bins than samples.
+    """
+    total = ordered.total.round().long().unsqueeze(-1)
+    if split:
+        num_bins = max(1, min(num_bins, int(total.min())))
+    k = torch.arange(1, num_bins, device=total.device)
+    if split:
+        ranks = k * (total // num_bins) + torch.minimum(k, total % num_bins) - 1
+    else:
+        ranks = (k * total // num_bins).minimum(total - 1)
+    reached = ordered.counts.cumsum(dim=-1).round().long()
+    ends = torch.searchsorted(reached, ranks.expand(*reached.shape[:-1], -1).contiguous(), right=True) + 1
+    return cut(ordered, ends.clamp(max=len(ordered.confidence)))
+
+
+def accuracy(bins: BinStatistics) -> Tensor:
+    """Fraction of correct predictions."""
+    return bins.correct.sum(dim=-1).double() / bins.counts.sum(dim=-1)
+
+
+def calibration_error(bins: BinStatistics, *, norm: int = 1) -> Tensor:
+    r"""Plug-in estimate :math:`(\sum_b w_b |C_b - A_b|^p)^{1/p}`."""
+    return (bins.weights() * bins.gaps().abs() ** norm).sum(dim=-1) ** (1 / norm)
+
+
+def maximum_error(bins: BinStatistics) -> Tensor:
+    """Largest absolute gap of a bin, NaN if all are empty."""
+    return bins.gaps().abs().amax(dim=-1).where(bins.counts.sum(dim=-1) > 0, torch.nan)
+
+
+def overconfidence(bins: BinStatistics) -> Tensor:
+    """Mean positive gap."""
+    return (bins.weights() * bins.gaps().clamp(min=0)).sum(dim=-1)
+
+
+def underconfidence(bins: BinStatistics) -> Tensor:
+    """Mean negative gap, as a positive number."""
+    return (bins.weights() * bins.gaps().clamp(max=0).neg()).sum(dim=-1)
+
+
+def debiased_estimate(bins: BinStatistics, *, norm: int = 1) -> Tensor:
+    r"""Estimate without most of the bias that the noise of the bins' accuracies adds (Kumar et al. 2019); may be negative.
+
+    p = 2, before the root: :math:`\sum_b w_b [(C_b - A_b)^2 - A_b (1 - A_b) / (n_b - 1)]`, bins of fewer than two samples
+    left out. p = 1: twice the plug-in estimate minus its expectation when each :math:`A_b` is drawn anew from a normal
+    distribution with variance :math:`A_b (1 - A_b) / n_b`, which has a closed form, that of the folded normal.
+    """
+    weights, gaps = bins.weights(), bins.gaps()
+    _, accuracy = bins.means()
+    variance = accuracy * (1 - accuracy)
+    if norm == 2:
+        terms: Tensor = weights * (gaps**2 - variance / (bins.counts - 1).clamp(min=1))
+        return terms.where(bins.counts >= 2, 0).sum(dim=-1)
+    deviation = (variance / bins.counts.where(bins.counts > 0, 1)).sqrt()
+    scaled = gaps / deviation.where(deviation > 0, 1)
+    folded = deviation * (2 / torch.pi) ** 0.5 * torch.exp(-(scaled**2) / 2) + gaps * torch.erf(scaled / 2**0.5)
+    expected = folded.where(deviation > 0, gaps.abs())
+    debiased: Tensor = weights * (2 * gaps.abs() - expected)
+    return debiased.sum(dim=-1)
+
+
+def debiased_error(bins: BinStatistics, *, norm: int = 1) -> Tensor:
+    """The debiased estimate as an error: not below 0, and the root of a square."""
+    error: Tensor = debiased_estimate(bins, norm=norm).clamp(min=0) ** (1 / norm)
+    return error
+
+
+# Over outcomes in order of confidence
+
+
+def adaptive_error(ordered: SortedOutcomes, *, num_bins: int = 15, norm: int = 1) -> Tensor:
+    """Plug-in estimate with bins of equal mass."""
+    return calibration_error(bins_of_equal_mass(ordered, num_bins), norm=norm)
+
+
+def debiased_bins(ordered: SortedOutcomes, *, num_bins: int = 15, binning: Binning = "mass") -> BinStatistics:
+    """The bins of :func:`debiased_sorted_error`."""
+    by_mass = binning == "mass"
+    return bins_of_equal_mass(ordered, num_bins, split=True) if by_mass else bins_of_equal_width(ordered, num_bins)
+
+
+def debiased_sorted_error(
+    ordered: SortedOutcomes, *, num_bins: int = 15, binning: Binning = "mass", norm: int = 1
+) -> Tensor:
+    """Debiased estimate with bins of equal mass or equal width."""
+    return debiased_error(debiased_bins(ordered, num_bins=num_bins, binning=binning), norm=norm)
+
+
+def sweep_error(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) -> Tensor:
+    """Plug-in estimate with as many bins as keep their accuracies in ascending order; see :func:`sweep`."""
+    return sweep(ordered, binning=binning, norm=norm)[0]
+
+
+def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) -> tuple[Tensor, Tensor]:
+    """Plug-in estimate with as many bins as keep the accuracies in order (Roelofs et al. 2022), and that number.
+
+    Starting from two, the number of bins grows until for the first time a bin is less accurate than the one below; the
+    number before counts, at most N - 1. Bins of equal mass divide samples by rank; of samples with equal confidence,
+    which have no order, each bin gets its share of the correct ones.
+    """
+    flat = SortedOutcomes(ordered.confidence, *(x.reshape(-1, x.shape[-1]) for x in ordered[1:]))
+    total = flat.total
+    running = [
+        torch.nn.functional.pad(x.cumsum(-1), (1, 0)) for x in (flat.counts, flat.counts * flat.confidence, flat.correct)
+    ]
+
+    def bins(number: int, rows: Tensor, edges: Tensor) -> BinStatistics:
+        """Sums between some of the edges 0 .. ``number`` of so many bins."""
+        share, own = edges / number, [x[rows] for x in running]
+        if binning == "width":
+            ends = torch.searchsorted(flat.confidence, share, right=True)
+            ends = torch.where(share <= 0, 0, torch.where(share >= 1, len(flat.confidence), ends))
+            return BinStatistics(*(x[:, ends].diff(dim=1) for x in own))
+        ranks = (share * total[rows, None] - 1e-9).ceil().expand(len(rows), -1)
+        return BinStatistics(*(x.diff(dim=1) for x in _at_ranks(own, ranks)))
+
+    def all_edges(number: int) -> Tensor:
+        return torch.arange(number + 1, dtype=torch.float64, device=total.device)
+
+    number = _in_order_always(flat)
+    rows = (number == 0).nonzero().squeeze(1)
+    candidate = 2
+    while len(rows):
+        stopped = (candidate >= total[rows]) | ~_in_order(bins(candidate, rows, all_edges(candidate)))
+        number[rows[stopped]] = candidate - 1
+        rows = rows[~stopped]
+        candidate += 1
+    values = torch.zeros_like(total)
+    size = len(flat.confidence)
+    for chosen in number.unique().tolist():
+        # Of more bins than entries, those within one entry have the same gap and are as good as one: memory stays bounded.
+        many = chosen > 4 * size
+        for rows in (number == chosen).nonzero().squeeze(1).split(max(1, 2**20 // min(chosen, 4 * size))):
+            at = running[0][rows, 1:] / total[rows, None] if binning == "mass" else flat.confidence.unsqueeze(0)
+            edges = _edges_around(at, chosen) if many else all_edges(chosen)
+            own = bins(chosen, rows, edges if binning == "mass" else edges.flatten().unique())
+            values[rows] = calibration_error(own, norm=norm)
+    shape = ordered.counts.shape[:-1]
+    return values.view(shape), number.view(shape)
+
+
+def _edges_around(at: Tensor, number: int) -> Tensor:
+    """Those of the edges 0 .. ``number`` that lie around positions in [0, 1], and both ends, in ascending order."""
+    left = (at * number).floor()
+    near = torch.cat([left - 1, left, left + 1, left + 2, torch.zeros_like(left[:, :1]), left[:, :1] * 0 + number], dim=1)
+    return near.clamp(0, number).sort(dim=1).values
+
+
+def _in_order(bins: BinStatistics) -> Tensor:
+    """Whether no bin is less accurate than one below it; empty bins do not count."""
+    accuracy = (bins.correct / bins.counts).where(bins.counts > 0, -1)
+    before = accuracy.cummax(dim=-1).values[..., :-1]
+    return ((accuracy[..., 1:] >= before - 1e-12) | (bins.counts[..., 1:] <= 0)).all(dim=-1)
+
+
+def _in_order_always(ordered: SortedOutcomes) -> Tensor:
+    """N - 1 where the entries themselves are in order, so that any number of bins is; where N <= 2, 1; elsewhere 0."""
+    largest = (ordered.total.round().long() - 1).clamp(min=1)
+    in_order = _in_order(BinStatistics(ordered.counts, ordered.counts, ordered.correct))
+    return largest.where(in_order | (largest == 1), 0)
+
+
+def _at_ranks(running: list[Tensor], ranks: Tensor) -> list[Tensor]:
+    """Running sums up to given ranks; within an entry they grow evenly."""
+    counts = running[0]
+    entry = torch.searchsorted(counts[:, 1:].contiguous(), ranks.contiguous()).clamp(max=counts.shape[1] - 2)
+    start, end = counts.gather(1, entry), counts.gather(1, entry + 1)
+    share = ((ranks - start) / (end - start).where(end > start, 1)).clamp(0, 1)
+    return [x.gather(1, entry).lerp(x.gather(1, entry + 1), share) for x in running]
+
+
+def smooth_error(ordered: SortedOutcomes, *, points: int = 2**14) -> Tensor:
+    r"""Smooth calibration error (Blasiok and Nakkiran 2024).
+
+    The residuals A - C are smoothed with a Gaussian kernel reflected at 0 and 1, and the absolute value of the result
+    is integrated; the width :math:`\sigma` is the one that equals this integral. Smoothing with reflection is a
+    multiplication by :math:`e^{-(\pi k \sigma)^2 / 2}` of the cosine series, here of residuals shared among the nearest
+    of ``points`` + 1 points.
+    """
+    position = ordered.confidence * points
+    left = position.floor().long().clamp(max=points - 1)
+    share = position - left
+    residual = (ordered.correct - ordered.counts * ordered.confidence) / ordered.total.unsqueeze(-1)
+    density = residual.new_zeros(*residual.shape[:-1], points + 1)
+    for index, part in ((left, 1 - share), (left + 1, share)):
+        density.index_add_(-1, index, residual * part)
+    density[..., [0, -1]] *= 2  # a mirror image of what lies on the mirror
+    spectrum = torch.fft.rfft(torch.cat([density, density[..., 1:-1].flip(-1)], dim=-1))
+    frequency = torch.pi * torch.arange(points + 1, dtype=torch.float64, device=residual.device)
+
+    def smoothed(sigma: Tensor) -> Tensor:
+        kernel = torch.exp(-((frequency * sigma.unsqueeze(-1)) ** 2) / 2)
+        values: Tensor = torch.fft.irfft(spectrum * kernel, n=2 * points)[..., : points + 1].abs()
+        return values.sum(dim=-1) - (values[..., 0] + values[..., -1]) / 2
+
+    # The integral falls as sigma grows, so it meets sigma once: false position, halving the end that stays (Illinois).
+    low, high = torch.zeros_like(ordered.total), torch.ones_like(ordered.total)
+    above, below = smoothed(low), smoothed(high) - 1
+    stayed = torch.zeros_like(low)
+    for _ in range(12):
+        slope = above - below
+        middle = low + (high - low) * above / slope.where(slope > 0, 1)
+        excess = smoothed(middle) - middle
+        narrow = excess > 0
+        low, high = torch.where(narrow, middle, low), torch.where(narrow, high, middle)
+        above = torch.where(narrow, excess, torch.where(stayed < 0, above / 2, above))
+        below = torch.where(narrow, torch.where(stayed > 0, below / 2, below), excess)
+        stayed = torch.where(narrow, 1.0, -1.0)
+        if bool((excess.abs() < 1e-9).all()):
+            break
+    return torch.where(above < -below, low, high)
+
+
+def area_under_risk_coverage(ordered: SortedOutcomes) -> Tensor:
+    r"""Mean over n of the error rate of the n most confident samples; samples of equal confidence come in any order.
+
+    An entry of n samples with error rate r after C more confident ones with E errors adds
+    :math:`\sum_{j=1}^n \frac{E + j r}{C + j} = n r + (E - r C)(\psi(C + n + 1) - \psi(C + 1))`.
+    """
+    counts, wrong = ordered.counts.flip(-1), (ordered.counts - ordered.correct).flip(-1)
+    covered, errors = counts.cumsum(dim=-1), wrong.cumsum(dim=-1)
+    before, errors_before = covered - counts, errors - wrong
+    rate = wrong / counts.where(counts > 0, 1)
+    grown = torch.digamma(covered + 1) - torch.digamma(before + 1)
+    return (wrong + (errors_before - rate * before) * grown).sum(dim=-1) / ordered.total
+
+
+def coverage_at_risk(ordered: SortedOutcomes, *, risk: float = 0.05) -> Tensor:
+    """Largest share of samples, the most confident ones, whose error rate is at most ``risk``.
+
+    Samples of equal confidence are accepted together or not at all: no threshold tells them apart.
+    """
+    covered = ordered.counts.flip(-1).cumsum(dim=-1)
+    errors = (ordered.counts - ordered.correct).flip(-1).cumsum(dim=-1)
+    return covered.where(errors / covered <= risk, 0).amax(dim=-1) / ordered.total

@@ -1,0 +1,294 @@
+"""The measures as ``torchmetrics.Metric``: update batch by batch, sum over processes, log with Lightning.
+
+The only file that imports torchmetrics. The arithmetic is that of :mod:`calibrant.metrics.sums`. Metrics that need the order
+of confidences keep 4 bytes for each sample, its confidence with a sign that tells whether the prediction was correct; with
+``streaming=True`` they keep a grid of fixed size instead, see :class:`calibrant.metrics.estimators.Grid`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+from calibrant import tensors
+from calibrant.checks import one_of, whole
+from calibrant.metrics import classwise, estimators, scores, segmentation
+from calibrant.metrics.estimators import Binning, SortedOutcomes
+from calibrant.metrics.panel import Panel
+from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums
+from calibrant.outcomes import Outcomes, top_label
+
+
+class LogitsMetric(Metric):
+    """A metric of logits and labels. Before the first sample its value is NaN.
+
+    Args:
+        sums: What is added up; only its arithmetic is used, the state is that of ``torchmetrics``.
+        **kwargs: Arguments of ``torchmetrics.Metric``.
+    """
+
+    is_differentiable = False
+    higher_is_better: bool | None = False
+    full_state_update = False
+
+    def __init__(self, sums: Sums, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sums = sums
+        self.ignore_index, self.num_classes = sums.ignore_index, sums.num_classes
+        for name, zeros in sums.zeros().items():
+            self.add_state(name, default=zeros, dist_reduce_fx="sum", persistent=True)
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        for name, part in self.sums.of_logits(logits, target).items():
+            total = getattr(self, name)
+            total += part.to(total.device)
+
+    def compute(self) -> Any:
+        """Return the value, a float64 scalar."""
+        return self.sums.value({name: getattr(self, name) for name in self.sums.zeros()})
+
+
+class ECE(LogitsMetric):
+    """Expected calibration error with bins of equal width; see :func:`ece`."""
+
+    def __init__(self, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any) -> None:
+        self.num_bins = whole("num_bins", num_bins, 1)
+        self.norm: int = one_of("norm", norm, (1, 2))
+        estimate = partial(estimators.calibration_error, norm=norm)
+        super().__init__(BinSums(estimate, num_bins, ignore_index=ignore_index), **kwargs)
+
+
+class MCE(LogitsMetric):
+    """Maximum calibration error with bins of equal width; see :func:`mce`."""
+
+    def __init__(self, *, num_bins: int = 15, ignore_index: int = -100, **kwargs: Any) -> None:
+        self.num_bins = whole("num_bins", num_bins, 1)
+        super().__init__(BinSums(estimators.maximum_error, num_bins, ignore_index=ignore_index), **kwargs)
+
+
+class ClasswiseECE(LogitsMetric):
+    """Calibration error of every class's probability, with bins of equal width; see :func:`classwise_ece`."""
+
+    def __init__(
+        self, num_classes: int, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any
+    ) -> None:
+        whole("num_classes", num_classes, 2)
+        self.num_bins = whole("num_bins", num_bins, 1)
+        self.norm: int = one_of("norm", norm, (1, 2))
+        estimate = partial(classwise.classwise_error, norm=norm)
+        super().__init__(ClassBinSums(estimate, num_classes, num_bins, ignore_index=ignore_index), **kwargs)
+
+
+class SortedMetric(LogitsMetric):
+    """A metric of outcomes in order of confidence.
+
+    Args:
+        estimate: The formula.
+        streaming: Keep a grid of 2.4 MB instead of 4 bytes for each sample.
+        ignore_index: Label of samples or pixels to leave out.
+        **kwargs: Arguments of ``torchmetrics.Metric``.
+    """
+
+    signed: list[Tensor]
+
+    def __init__(
+        self, estimate: Callable[[SortedOutcomes], Tensor], *, streaming: bool, ignore_index: int, **kwargs: Any
+    ) -> None:
+        self.streaming = streaming
+        sums = GridSums(estimate, ignore_index=ignore_index)
+        super().__init__(sums if streaming else _Nothing(sums), **kwargs)
+        if not streaming:
+            self.add_state("signed", default=[], dist_reduce_fx="cat", persistent=True)
+        self.estimate = estimate
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        if self.streaming:
+            super().update(logits, target)
+            return
+        outcomes = top_label(tensors.for_measuring(logits, target, self.ignore_index))
+        confidence = outcomes.confidence.float()
+        self.signed.append(confidence.where(outcomes.correct, -confidence))
+
+    def compute(self) -> Tensor:
+        """Return the value, a float64 scalar."""
+        if self.streaming:
+            value: Tensor = super().compute()
+            return value
+        signed = dim_zero_cat(self.signed) if len(self.signed) else torch.zeros(0, device=self.device)
+        if not len(signed):
+            return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
+        return self.estimate(estimators.sort_outcomes(Outcomes(signed.abs(), signed > 0)))
+
+
+class _Nothing(Sums):
+    """No sums: the samples themselves are kept."""
+
+    def __init__(self, sums: Sums) -> None:
+        super().__init__(ignore_index=sums.ignore_index)
+
+    def zeros(self) -> dict[str, Tensor]:
+        return {}
+
+    def of(self, samples: tensors.Samples) -> dict[str, Tensor]:
+        del samples
+        return {}
+
+    def value(self, state: Mapping[str, Tensor]) -> Tensor:
+        del state
+        return torch.tensor(torch.nan)
+
+
+class AdaptiveECE(SortedMetric):
+    """ECE with bins of equal mass; see :func:`adaptive_ece`.
+
+    With ``streaming=True`` a bin may end up to one step of the grid off: the result differs from the exact one by at
+    most twice the share of the samples that lie in the steps around the edges.
+    """
+
+    def __init__(
+        self, *, num_bins: int = 15, norm: int = 1, streaming: bool = False, ignore_index: int = -100, **kwargs: Any
+    ) -> None:
+        self.num_bins = whole("num_bins", num_bins, 1)
+        self.norm: int = one_of("norm", norm, (1, 2))
+        estimate = partial(estimators.adaptive_error, num_bins=num_bins, norm=norm)
+        super().__init__(estimate, streaming=streaming, ignore_index=ignore_index, **kwargs)
+
+
+class DebiasedECE(SortedMetric):
+    """ECE without most of its upward bias; see :func:`debiased_ece`."""
+
+    def __init__(
+        self,
+        *,
+        num_bins: int = 15,
+        binning: Binning = "mass",
+        norm: int = 1,
+        streaming: bool = False,
+        ignore_index: int = -100,
+        **kwargs: Any,
+    ) -> None:
+        self.num_bins = whole("num_bins", num_bins, 1)
+        self.binning: Binning = one_of("binning", binning, ("mass", "width"))
+        self.norm: int = one_of("norm", norm, (1, 2))
+        estimate = partial(estimators.debiased_sorted_error, num_bins=num_bins, binning=binning, norm=norm)
+        super().__init__(estimate, streaming=streaming, ignore_index=ignore_index, **kwargs)
+
+
+class SweepECE(SortedMetric):
+    """ECE with as many bins as keep their accuracies in order; see :func:`sweep_ece`."""
+
+    def __init__(
+        self,
+        *,
+        binning: Binning = "mass",
+        norm: int = 1,
+        streaming: bool = False,
+        ignore_index: int = -100,
+        **kwargs: Any,
+    ) -> None:
+        self.binning: Binning = one_of("binning", binning, ("mass", "width"))
+        self.norm: int = one_of("norm", norm, (1, 2))
+        estimate = partial(estimators.sweep_error, binning=binning, norm=norm)
+        super().__init__(estimate, streaming=streaming, ignore_index=ignore_index, **kwargs)
+
+
+class SmoothECE(SortedMetric):
+    """Smooth calibration error; see :func:`smooth_ece`."""
+
+    def __init__(self, *, streaming: bool = False, ignore_index: int = -100, **kwargs: Any) -> None:
+        super().__init__(estimators.smooth_error, streaming=streaming, ignore_index=ignore_index, **kwargs)
+
+
+class NLL(LogitsMetric):
+    """Negative log-likelihood; see :func:`nll`."""
+
+    def __init__(self, *, ignore_index: int = -100, **kwargs: Any) -> None:
+        super().__init__(ScoreSums(scores.negative_log_likelihood, ignore_index=ignore_index), **kwargs)
+
+
+class BrierScore(LogitsMetric):
+    """Brier score, summed over classes; see :func:`brier_score`."""
+
+    def __init__(self, *, ignore_index: int = -100, **kwargs: Any) -> None:
+        super().__init__(ScoreSums(scores.brier, ignore_index=ignore_index), **kwargs)
+
+
+class MeanIoU(LogitsMetric):
+    """Mean intersection over union, pooled over pixels; see :func:`mean_iou`."""
+
+    higher_is_better = True
+
+    def __init__(
+        self, num_classes: int, *, rule: segmentation.Rule = "standard", ignore_index: int = -100, **kwargs: Any
+    ) -> None:
+        whole("num_classes", num_classes, 2)
+        self.rule: segmentation.Rule = one_of("rule", rule, ("standard", "released"))
+        super().__init__(AreaSums(num_classes, rule, ignore_index=ignore_index), **kwargs)
+
+
+class PerImage(LogitsMetric):
+    """Mean over images of a metric of each image's pixels; see :func:`per_image`.
+
+    Args:
+        metric: A function such as :func:`ece`.
+        ignore_index: Label of pixels to leave out.
+        **options: Passed on to ``metric``.
+    """
+
+    def __init__(self, metric: Callable[..., Tensor], *, ignore_index: int = -100, **options: Any) -> None:
+        self.metric, self.options = metric, options
+        super().__init__(_ImageSums(metric, options, ignore_index=ignore_index))
+
+
+class _ImageSums(Sums):
+    def __init__(self, metric: Callable[..., Tensor], options: dict[str, Any], *, ignore_index: int) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.metric, self.options = metric, options
+
+    def zeros(self) -> dict[str, Tensor]:
+        return {"total": torch.zeros((), dtype=torch.float64), "images": torch.zeros((), dtype=torch.int64)}
+
+    def of(self, samples: tensors.Samples) -> dict[str, Tensor]:
+        found = {name: part.to(samples.logits.device) for name, part in self.zeros().items()}
+        target = samples.target.where(samples.kept, self.ignore_index)
+        for i in samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist():
+            image = samples.logits[i : i + 1], target[i : i + 1]
+            found["total"] += self.metric(*image, ignore_index=self.ignore_index, **self.options).to(found["total"])
+            found["images"] += 1
+        return found
+
+    def value(self, state: Mapping[str, Tensor]) -> Tensor:
+        return state["total"] / state["images"]
+
+
+class CalibrationPanel(LogitsMetric):
+    """Everything at once: accuracy, proper scores, and all calibration errors, overall, by class and by group.
+
+    See :class:`calibrant.metrics.Panel`, which is the same without torchmetrics.
+
+    Args:
+        num_classes: Number of classes K.
+        num_bins: Number of bins of the binned errors.
+        groups: Lists of classes by the name of their group, such as those of :func:`class_groups`.
+        ignore_index: Label of samples or pixels to leave out.
+        **kwargs: Arguments of ``torchmetrics.Metric``.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        num_bins: int = 15,
+        groups: Mapping[str, Sequence[int]] | None = None,
+        ignore_index: int = -100,
+        **kwargs: Any,
+    ) -> None:
+        panel = Panel(num_classes, num_bins=num_bins, groups=groups, ignore_index=ignore_index)
+        super().__init__(panel, **kwargs)
+        self.num_bins, self.groups = panel.num_bins, panel.groups

@@ -1,0 +1,216 @@
+"""What is added up over batches and processes: integer counts and float64 sums, so that joining two states is an addition.
+
+A billion pixels are counted one by one, and memory does not grow with the number of samples. These classes are plain Python;
+``calibrant.metrics.modules`` makes ``torchmetrics.Metric`` classes of them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.binning import BinStatistics
+from calibrant.distributed import sum_over_processes
+from calibrant.metrics import calibration, classwise, scores, segmentation
+from calibrant.metrics.estimators import Grid, SortedOutcomes
+from calibrant.outcomes import Softmax, top_label
+from calibrant.tensors import Block, Samples
+
+State = Mapping[str, Tensor]
+
+
+class Sums(ABC):
+    """Sums over samples, and what follows from them.
+
+    Args:
+        num_classes: Number of classes, if it matters.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+
+    def __init__(self, num_classes: int | None = None, *, ignore_index: int = -100) -> None:
+        self.num_classes, self.ignore_index = num_classes, ignore_index
+        self.state: dict[str, Tensor] = {}
+
+    @abstractmethod
+    def zeros(self) -> dict[str, Tensor]:
+        """The sums of no samples."""
+
+    @abstractmethod
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """The sums of some samples."""
+
+    @abstractmethod
+    def value(self, state: State) -> Any:
+        """What follows from the sums."""
+
+    def of_logits(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """The sums of a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        return self.of(tensors.for_measuring(logits, target, self.ignore_index, num_classes=self.num_classes))
+
+    def update(self, logits: Tensor, target: Tensor) -> None:
+        """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        self._add(self.of_logits(logits, target))
+
+    def merge(self, other: "Sums") -> None:
+        """Add what another object of the same kind has seen."""
+        self._add(other.state)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.state = {}
+
+    def compute(self, *, sync: bool = False) -> Any:
+        """What follows from all samples so far; with ``sync``, a collective call, from those of all processes."""
+        state = self.state or self.zeros()
+        return self.value({name: sum_over_processes(part) for name, part in state.items()} if sync else state)
+
+    def _add(self, parts: State) -> None:
+        if not self.state:
+            self.state = {name: zeros.to(parts[name].device) for name, zeros in self.zeros().items() if name in parts}
+        for name, part in parts.items():
+            self.state[name] += part.to(self.state[name].device)
+
+
+def as_state(bins: BinStatistics, prefix: str = "") -> dict[str, Tensor]:
+    """Bins as named sums."""
+    return {prefix + name: part for name, part in bins._asdict().items()}
+
+
+def as_bins(state: State, prefix: str = "") -> BinStatistics:
+    """Named sums as bins."""
+    return BinStatistics(*(state[prefix + name] for name in BinStatistics._fields))
+
+
+class BinSums(Sums):
+    """Bins of equal width of the predicted class's confidence.
+
+    Args:
+        estimate: What follows from them.
+        num_bins: Number of bins.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+
+    def __init__(self, estimate: Callable[[BinStatistics], Tensor], num_bins: int, *, ignore_index: int = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.estimate, self.num_bins = estimate, num_bins
+
+    def zeros(self) -> dict[str, Tensor]:
+        """Empty bins."""
+        return as_state(BinStatistics.zeros(self.num_bins))
+
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """Bins of some samples."""
+        return as_state(calibration.width_bins(top_label(samples), self.num_bins))
+
+    def value(self, state: State) -> Tensor:
+        """The estimate."""
+        return self.estimate(as_bins(state))
+
+
+class ClassBinSums(Sums):
+    """Bins of equal width of each class's probability.
+
+    Args:
+        estimate: What follows from them.
+        num_classes: Number of classes.
+        num_bins: Number of bins of each.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+
+    def __init__(
+        self, estimate: Callable[[BinStatistics], Tensor], num_classes: int, num_bins: int, *, ignore_index: int = -100
+    ) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index)
+        self.estimate, self.num_bins, self.classes = estimate, num_bins, num_classes
+
+    def zeros(self) -> dict[str, Tensor]:
+        """Empty bins."""
+        return as_state(BinStatistics.zeros(self.classes, self.num_bins))
+
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """Bins of some samples."""
+        return as_state(classwise.class_bins(samples, self.num_bins))
+
+    def value(self, state: State) -> Tensor:
+        """The estimate."""
+        return self.estimate(as_bins(state))
+
+
+class GridSums(Sums):
+    """Outcomes in order of confidence, on the fine grid.
+
+    Args:
+        estimate: What follows from them.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+
+    def __init__(self, estimate: Callable[[SortedOutcomes], Tensor], *, ignore_index: int = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.estimate = estimate
+
+    def zeros(self) -> dict[str, Tensor]:
+        """An empty grid."""
+        return as_state(BinStatistics.zeros(Grid.size))
+
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """The grid of some samples."""
+        return as_state(Grid.sums(top_label(samples)))
+
+    def value(self, state: State) -> Tensor:
+        """The estimate, NaN without samples."""
+        ordered = Grid.filled(as_bins(state))
+        return self.estimate(ordered) if len(ordered.confidence) else ordered.confidence.new_tensor(torch.nan)
+
+
+class ScoreSums(Sums):
+    """The mean of a score of each sample.
+
+    Args:
+        score: The score.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+
+    def __init__(self, score: Callable[[Block, Softmax], Tensor], *, ignore_index: int = -100) -> None:
+        super().__init__(ignore_index=ignore_index)
+        self.score = score
+
+    def zeros(self) -> dict[str, Tensor]:
+        """No samples."""
+        return {"total": torch.zeros((), dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)}
+
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """Sum and number of some samples."""
+        return {"total": scores.of_samples(self.score, samples).sum(), "count": samples.kept.sum()}
+
+    def value(self, state: State) -> Tensor:
+        """The mean."""
+        return state["total"] / state["count"]
+
+
+class AreaSums(Sums):
+    """Pixels of each class: labelled, predicted, and both.
+
+    Args:
+        num_classes: Number of classes.
+        rule: How they are averaged; see :func:`mean_iou`.
+        ignore_index: Label of pixels to leave out.
+    """
+
+    def __init__(self, num_classes: int, rule: segmentation.Rule, *, ignore_index: int = -100) -> None:
+        super().__init__(num_classes, ignore_index=ignore_index)
+        self.rule, self.classes = rule, num_classes
+
+    def zeros(self) -> dict[str, Tensor]:
+        """No pixels."""
+        return {"areas": torch.zeros(3, self.classes, dtype=torch.int64)}
+
+    def of(self, samples: Samples) -> dict[str, Tensor]:
+        """Areas of some images."""
+        return {"areas": segmentation.areas(samples)}
+
+    def value(self, state: State) -> Tensor:
+        """Mean intersection over union."""
+        return segmentation.iou_of(state["areas"], rule=self.rule)

@@ -1,0 +1,111 @@
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from calibrant.metrics.table import measure
+from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
+
+MARKERS = "osD^vP*X<>hp"
+
+
+@dataclass(frozen=True, repr=False)
+class AccuracyVsECE(Figure):
+    """Methods by accuracy and calibration error (CALS Figure 1): best is down and to the right.
+
+    Attributes:
+        names: Names of the methods.
+        accuracy: Their accuracies, fractions.
+        ece: Their calibration errors, fractions.
+        accuracy_error: Half-widths of error bars, such as standard deviations over seeds; empty for none.
+        ece_error: The same of the calibration errors.
+    """
+
+    names: list[str]
+    accuracy: list[float]
+    ece: list[float]
+    accuracy_error: list[float]
+    ece_error: list[float]
+
+    @classmethod
+    def from_runs(cls, runs: dict[str, list[tuple[float, float]]]) -> "AccuracyVsECE":
+        """From (accuracy, ECE) of every run, by method: means, and standard deviations if there are several."""
+        table = [np.array(values, dtype=float) for values in runs.values()]
+        means = np.array([values.mean(axis=0) for values in table])
+        several = any(len(values) > 1 for values in table)
+        errors = np.array([values.std(axis=0, ddof=1) if len(values) > 1 else [0.0, 0.0] for values in table])
+        return cls(
+            names=list(runs),
+            accuracy=means[:, 0].tolist(),
+            ece=means[:, 1].tolist(),
+            accuracy_error=errors[:, 0].tolist() if several else [],
+            ece_error=errors[:, 1].tolist() if several else [],
+        )
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw a marker for each method, named in the legend."""
+        ax = new_axes(4.4, 2.8) if ax is None else ax
+        for i, name in enumerate(self.names):
+            ax.errorbar(
+                100 * self.accuracy[i],
+                100 * self.ece[i],
+                xerr=100 * self.accuracy_error[i] if self.accuracy_error else None,
+                yerr=100 * self.ece_error[i] if self.ece_error else None,
+                fmt=MARKERS[i % len(MARKERS)],
+                color=COLOURS[i % len(COLOURS)],
+                markeredgecolor="black",
+                markeredgewidth=0.4,
+                markersize=6,
+                elinewidth=0.7,
+                label=name,
+            )
+        ax.set(xlabel="accuracy, %", ylabel="ECE, %")
+        ax.set_ylim(bottom=0)
+        ax.margins(x=0.1)
+        ax.annotate(
+            "better",
+            xy=(0.97, 0.04),
+            xytext=(0.85, 0.17),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=GREY,
+            ha="center",
+            arrowprops={"arrowstyle": "->", "color": GREY},
+        )
+        ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+        return ax
+
+
+@dataclass(frozen=True, repr=False)
+class MethodBars(Figure):
+    """Mean of each measure for each method, with the standard deviation over seeds (AdaFocal, Appendix H).
+
+    Attributes:
+        names: Names of the methods.
+        values: For each measure, by its key, the values over seeds of each method, fractions.
+    """
+
+    names: list[str]
+    values: dict[str, list[list[float]]]
+
+    @styled
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw a row of bars for each measure, in two columns if they are many."""
+        columns = 1 if len(self.values) <= 4 else 2
+        rows = -(-len(self.values) // columns)
+        ax = new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows) if ax is None else ax
+        shown = panels(ax, rows, columns, gap=0.18, row_gap=0.32 / max(rows, 4))
+        for spare in shown[len(self.values) :]:
+            spare.set_axis_off()
+        for number, (own, (key, groups)) in enumerate(zip(shown, self.values.items(), strict=False)):
+            record = measure(key)
+            scale = record.scale
+            means = [scale * float(np.mean(group)) for group in groups]
+            spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
+            colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
+            own.bar(range(len(self.names)), means, yerr=spread, color=colours, width=0.7, error_kw={"elinewidth": 0.8})
+            own.set_ylabel(record.label, fontsize=6)
+            last = number + columns >= len(self.values)
+            own.set_xticks(range(len(self.names)), self.names if last else [], rotation=30, ha="right")
+        return ax

@@ -1,0 +1,54 @@
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from calibrant.checks import whole
+from calibrant.metrics import calibration
+from calibrant.metrics.estimators import area_under_risk_coverage
+from calibrant.plots.base import COLOURS, Figure, new_axes, percent, styled
+
+
+@dataclass(frozen=True, repr=False)
+class RiskCoverage(Figure):
+    """Error rate of the most confident predictions, against how many of all are kept.
+
+    Attributes:
+        name: Name of the model.
+        coverage: Shares of the samples, ascending.
+        risk: Error rate among the most confident of that share.
+        aurc: Area under the curve.
+    """
+
+    name: str
+    coverage: list[float]
+    risk: list[float]
+    aurc: float
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, target: Tensor, name: str = "", *, points: int = 200, ignore_index: int = -100
+    ) -> "RiskCoverage":
+        """Measure a model at evenly spaced shares of its samples; of equal confidences, any may come first."""
+        whole("points", points, 2)
+        ordered = calibration.ordered(logits, target, ignore_index)
+        covered = ordered.counts.flip(0).cumsum(0).cpu().numpy()
+        wrong = (ordered.counts - ordered.correct).flip(0).cumsum(0).cpu().numpy()
+        total = covered[-1]
+        numbers = np.unique(np.linspace(1, total, points).round())
+        errors = np.interp(numbers, np.concatenate([[0], covered]), np.concatenate([[0], wrong]))
+        aurc = float(area_under_risk_coverage(ordered))
+        return cls(name, (numbers / total).tolist(), (errors / numbers).tolist(), aurc)
+
+    @styled
+    def plot(self, ax: Axes | None = None, *, colour: str = COLOURS[0]) -> Axes:
+        """Draw the curve; several models may share axes."""
+        ax = new_axes() if ax is None else ax
+        name = f"{self.name}, " if self.name else ""
+        label = f"{name}area {percent(self.aurc)}"
+        ax.plot(100 * np.array(self.coverage), 100 * np.array(self.risk), color=colour, label=label)
+        ax.set(xlabel="coverage, %", ylabel="error rate, %", xlim=(0, 100))
+        ax.set_ylim(bottom=0)
+        ax.legend(loc="upper left")
+        return ax

@@ -1,0 +1,29 @@
+"""Recipes of training runs: those of the papers as .yaml files, and your own."""
+
+from calibrant.recipes.recipe import (
+    RECIPES,
+    Data,
+    LongTail,
+    LossChoice,
+    Model,
+    Optimizer,
+    Recipe,
+    RecipeEntry,
+    Schedule,
+    find,
+    import_name,
+)
+
+__all__ = [
+    "RECIPES",
+    "Data",
+    "LongTail",
+    "LossChoice",
+    "Model",
+    "Optimizer",
+    "Recipe",
+    "RecipeEntry",
+    "Schedule",
+    "find",
+    "import_name",
+]

@@ -1,0 +1,458 @@
+"""A recipe: everything that makes a training run what it is."""
+
+import importlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+
+from calibrant import data as datasets, losses, models
+from calibrant.checks import in_range, one_of, whole
+from calibrant.data.table import Augmentation, LongTailKind, ValidationSet
+from calibrant.errors import InputError, did_you_mean, input_errors, lookup
+from calibrant.extras import require
+from calibrant.records import from_fields
+from calibrant.registry import Entry, table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from calibrant.data import DataSet
+    from calibrant.losses import Loss
+
+FOLDER = Path(__file__).parent
+#: Fields that say where and how fast, not what: a run goes on when they change.
+CIRCUMSTANCES = (("about",), ("data", "root"), ("data", "workers"), ("data", "download"), ("trainer",))
+#: Groups of fields of which the first may be given by the group's name alone, such as ``loss="mbls"``; of some, fields that
+#: do not exist are options of what is named, such as ``loss.margin``.
+GROUPS = {"loss": True, "model": True, "data": False, "optimizer": False, "schedule": False}
+
+
+@dataclass
+class LongTail:
+    """How the training set is cut down to a long tail.
+
+    Attributes:
+        ratio: How many times as many samples the largest class keeps as the smallest.
+        kind: Shape: exp, pareto or step.
+    """
+
+    ratio: float = 1.0
+    kind: LongTailKind = "exp"
+
+
+@dataclass
+class Data:
+    """Where samples come from.
+
+    Attributes:
+        name: A data set by name: digits, mnist, fashion-mnist, cifar10, cifar100, svhn, tiny-imagenet, imagenet,
+            imagenet-lt, newsgroups20, voc, or your own folders, npz and texts.
+        root: Folder of all data; the environment variable CALIBRANT_DATA if not given.
+        path: File or folder of your own data, alone or under the root.
+        validation: How much is held out for validation, a number or a fraction; the data set's own default if not given.
+        validation_set: clean, or made worse to see what that does: shifted (corrupted images), small (a tenth) or noisy (a
+            fifth of the labels wrong). Adaptive losses, the choice of a checkpoint and the temperature depend on it.
+        seed: Which samples are held out; the seed of the run if not given.
+        download: Let torchvision or scikit-learn download what is missing.
+        long_tail: Cut the training set down to a long tail.
+        limit: At most so many samples of each part, to try things out.
+        options: Other options of the data set's function.
+        size: Side of the images that the network sees, for images read from files.
+        longest: Longest side that segmented images are scaled to before a crop of this size; as they are if not given.
+        stride: Of segmented images, every n-th row and column of the logits is written to the run folder.
+        workers: Processes that read files.
+    """
+
+    name: str = "digits"
+    root: str | None = None
+    path: str | None = None
+    validation: float | None = None
+    validation_set: ValidationSet = "clean"
+    seed: int | None = None
+    download: bool = False
+    long_tail: LongTail = field(default_factory=LongTail)
+    limit: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    size: int = 224
+    longest: int | None = None
+    stride: int = 1
+    workers: int = 4
+
+
+@dataclass
+class Model:
+    """The network.
+
+    Attributes:
+        name: A network by name, timm:NAME, or smp:NAME for segmentation.
+        options: Of the network, such as width of the small CNN.
+        compile: Compile it with torch.compile.
+    """
+
+    name: str = "small-cnn"
+    options: dict[str, Any] = field(default_factory=dict)
+    compile: bool = False
+
+
+@dataclass
+class LossChoice:
+    """The training loss.
+
+    Attributes:
+        name: Its key, such as cals-alm.
+        options: Its hyper-parameters, such as margin; those not given come from the recipe's methods, then from the method's
+            own defaults.
+    """
+
+    name: str = "ce"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Optimizer:
+    """How weights are updated.
+
+    Attributes:
+        name: sgd, adam or adamw.
+        lr: Learning rate.
+        momentum: Of sgd.
+        weight_decay: L2 penalty, or decoupled decay of adamw.
+        nesterov: Of sgd.
+        decay_all: Also decay biases and normalisation weights.
+    """
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    decay_all: bool = True
+
+
+@dataclass
+class Schedule:
+    """How the learning rate changes.
+
+    Attributes:
+        name: constant, step or cosine.
+        milestones: Epochs at which step multiplies it by factor.
+        factor: What step multiplies it by.
+        warmup: Epochs of linear growth from warmup_lr.
+        warmup_lr: Where it starts.
+        minimum: Where cosine ends.
+    """
+
+    name: Literal["constant", "step", "cosine"] = "constant"
+    milestones: list[int] = field(default_factory=list)
+    factor: float = 0.1
+    warmup: int = 0
+    warmup_lr: float = 5e-7
+    minimum: float = 0.0
+
+
+@dataclass
+class Recipe:
+    """A training run.
+
+    Attributes:
+        name: What it is called; the folder of its runs.
+        about: A sentence on where it comes from.
+        data: Where samples come from.
+        model: The network.
+        loss: The training loss.
+        methods: Hyper-parameters of losses that differ from their defaults here, by key, such as the margin.
+        optimizer: How weights are updated.
+        schedule: How the learning rate changes.
+        epochs: Passes over the training set.
+        batch_size: Samples of one update, over all processes.
+        eval_batch_size: Samples of one batch of validation and test.
+        drop_last: Leave out the last batch of an epoch if it is smaller.
+        augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
+            random erasing) or segmentation (crop, flip and colour jitter of images with masks).
+        validate_every: Epochs from one validation, and one update of an adaptive loss, to the next.
+        select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
+        num_bins: Number of bins of the calibration errors.
+        seed: Of weights, order and augmentation.
+        trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
+    """
+
+    name: str = "run"
+    about: str = ""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    loss: LossChoice = field(default_factory=LossChoice)
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    epochs: int = 10
+    batch_size: int = 128
+    eval_batch_size: int = 512
+    drop_last: bool = False
+    augmentation: Augmentation = "none"
+    validate_every: int = 1
+    select: str = "last"
+    num_bins: int = 15
+    seed: int = 0
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+    # Reading and writing
+
+    @staticmethod
+    def load(source: "str | Path | Recipe | Mapping[str, Any]", **overrides: Any) -> "Recipe":
+        """Read a recipe, and override some of its fields.
+
+        Args:
+            source: Name of a recipe that calibrant ships, a .yaml, a mapping of fields, or a recipe.
+            **overrides: Fields: ``epochs=3``, ``loss="mbls"``, ``optimizer={"lr": 1e-3}``, or with dots,
+                ``**{"loss.margin": 6}``; an empty mapping clears what is there, as ``data={"options": {}}``.
+
+        Raises:
+            InputError: If there is no such recipe, or a field is not known or of another type.
+        """
+        if isinstance(source, Recipe):
+            content, name = source.to_dict(), source.name
+        elif isinstance(source, Mapping):
+            content, name = dict(source), str(source.get("name", "run"))
+        else:
+            path = find(source)
+            content, name = read_yaml(path), path.stem
+        own, given = ({_full(path, value): value for path, value in _flatten(part).items()} for part in (content, overrides))
+        cleared = tuple(f"{path}." for path, value in given.items() if value == {})
+        kept = {path: value for path, value in own.items() if not path.startswith(cleared)}
+        with input_errors(f"recipe {name}"):
+            recipe = Recipe.from_dict(_nest({**kept, **given}))
+        return replace(recipe, name=name) if recipe.name == "run" else recipe
+
+    @classmethod
+    def from_dict(cls, content: Any, where: str = "") -> "Recipe":
+        """A recipe from plain Python types; unknown fields are refused."""
+        _refuse_unknown(cls, content, "")
+        return from_fields(cls, content, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
+
+    def to_yaml(self) -> str:
+        """As the text of a .yaml file."""
+        text: str = require("yaml", "writing a recipe").safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return text
+
+    def difference(self, other: "Recipe") -> str:
+        """The first field in which another recipe differs, circumstances such as the number of workers aside, or nothing."""
+        mine, theirs = (_flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
+        for path in dict.fromkeys([*mine, *theirs]):
+            if any(tuple(path.split("."))[: len(part)] == part for part in CIRCUMSTANCES):
+                continue
+            a, b = mine.get(path), theirs.get(path)
+            if a != b and not (a in ({}, [], None) and b in ({}, [], None)):
+                return f"{path} was {a!r}, now {b!r}"
+        return ""
+
+    # Checks
+
+    def check(self, *, allow_code: bool = False) -> None:
+        """Refuse what cannot work, with the field's path and what is allowed."""
+        for path, name, known in (
+            ("data.name", self.data.name, datasets.DATA),
+            ("model.name", self.model.name, models.MODELS),
+            ("loss.name", self.loss.name, losses.METHODS),
+        ):
+            _check_name(path, name, known, allow_code=allow_code)
+        for key, options in self.methods.items():
+            method = lookup(key, losses.METHODS, "methods")
+            _check_options(f"methods.{key}", options, method.loss)
+        if self.loss.name in losses.METHODS:
+            _check_options("loss", self.loss.options, losses.METHODS[self.loss.name].loss)
+        one_of("optimizer.name", self.optimizer.name, ("sgd", "adam", "adamw"))
+        one_of("schedule.name", self.schedule.name, ("constant", "step", "cosine"))
+        one_of("augmentation", self.augmentation, get_args(Augmentation))
+        one_of("data.long_tail.kind", self.data.long_tail.kind, get_args(LongTailKind))
+        one_of("data.validation_set", self.data.validation_set, get_args(ValidationSet))
+        in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)
+        in_range("optimizer.lr", self.optimizer.lr, 0, above=True)
+        in_range("optimizer.weight_decay", self.optimizer.weight_decay, 0)
+        for name in ("epochs", "batch_size", "eval_batch_size", "validate_every", "num_bins"):
+            whole(name, getattr(self, name), 1)
+        whole("data.stride", self.data.stride, 1)
+        self._check_select()
+
+    def _check_select(self) -> None:
+        from calibrant.metrics.panel import PanelResult  # noqa: PLC0415 - imports torch
+        from calibrant.metrics.table import MEASURES  # noqa: PLC0415
+
+        if self.select == "last":
+            return
+        lookup(self.select, {"last": None, **{k: m for k, m in MEASURES.items() if PanelResult.has(m)}}, "select")
+        if self.validate_every > self.epochs:
+            raise ValueError(
+                f"select is {self.select}, but with validate_every = {self.validate_every} there is no validation"
+            )
+
+    # What it stands for
+
+    def load_data(self, *, allow_code: bool = False) -> "DataSet":
+        """The data set, with its long tail."""
+        spec = self.data
+        seed = self.seed if spec.seed is None else spec.seed
+        held = int(spec.validation) if spec.validation is not None and spec.validation >= 1 else spec.validation
+        known = datasets.DATA.get(spec.name)
+        function = known.load() if known is not None else import_name(spec.name, allow_code=allow_code)
+        accepted = inspect.signature(function).parameters
+        where = {"root": spec.root, "seed": seed, "download": spec.download}  # which not every data set has
+        options = {**spec.options, "path": spec.path, "validation": held}
+        options |= {name: value for name, value in where.items() if name in accepted}
+        found = datasets.create(function, **options)
+        if spec.long_tail.ratio > 1:
+            found = found.long_tailed(spec.long_tail.ratio, kind=spec.long_tail.kind, seed=seed)
+        found = found if spec.limit is None else found.limited(spec.limit, seed=self.seed)
+        return replace(found, validation=datasets.altered(found.validation, spec.validation_set, found.num_classes, seed))
+
+    def build_model(self, num_classes: int, facts: Mapping[str, Any], *, allow_code: bool = False) -> "nn.Module":
+        """The network, which is told the facts about its inputs."""
+        if self.model.name in models.MODELS or self.model.name.startswith(models.PREFIXES):
+            return models.create(self.model.name, num_classes, **facts, **self.model.options)
+        function = import_name(self.model.name, allow_code=allow_code)
+        network: nn.Module = function(num_classes=num_classes, **self.model.options)
+        return network
+
+    def build_loss(self, num_classes: int, ignore_index: int = -100, *, allow_code: bool = False) -> "Loss":
+        """The loss, with the recipe's hyper-parameters for its method and those given for this run."""
+        name = self.loss.name
+        if name in losses.METHODS:
+            options = {"ignore_index": ignore_index, **self.methods.get(name, {}), **self.loss.options}
+            return losses.create(name, num_classes=num_classes, **options)
+        kind: Any = import_name(name, allow_code=allow_code)
+        known = inspect.signature(kind).parameters
+        own = {"ignore_index": ignore_index} if "ignore_index" in known and ignore_index != -100 else {}
+        return losses.build(kind, num_classes, {**own, **self.loss.options}, repr(name))
+
+
+@dataclass(frozen=True)
+class RecipeEntry(Entry):
+    """A recipe that calibrant ships."""
+
+    def load(self) -> Recipe:
+        """Read it."""
+        return Recipe.load(self.key)
+
+
+#: Recipes that calibrant ships, by name.
+RECIPES = table(
+    *(RecipeEntry(name, str(FOLDER / f"{name}.yaml"), "") for name in sorted(p.stem for p in FOLDER.glob("*.yaml")))
+)
+
+
+def find(source: str | Path) -> Path:
+    """The file of a recipe that calibrant ships, or of your own."""
+    if str(source) in RECIPES:
+        return FOLDER / f"{source}.yaml"
+    if Path(source).is_file():
+        return Path(source)
+    hint = did_you_mean(source, RECIPES)
+    raise InputError(f"there is no recipe {str(source)!r}, and no such file{hint} (calibrant list recipes shows all)")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The fields of a .yaml; it can run no code.
+
+    Raises:
+        InputError: If it holds anything else.
+    """
+    yaml = require("yaml", "reading a recipe")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} should hold the fields of a recipe, but holds {type(content).__name__}")
+    return content
+
+
+def import_name(path: str, *, allow_code: bool) -> Callable[..., Any]:
+    """Your own class or function by its import path, such as ``package.module.Name``."""
+    if not allow_code:
+        raise InputError(f"{path!r} is code outside calibrant, which runs only with `allow_code=True`")
+    module, _, name = path.replace(":", ".").rpartition(".")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{path!r} cannot be imported ({error}); it has to be package.module.Name") from error
+    return found
+
+
+# Fields by their paths
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields as paths with dots; an empty mapping is kept as it is."""
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        path = f"{prefix}{key}"
+        flat |= _flatten(inner, f"{path}.") if isinstance(inner, Mapping) and inner else {path: inner}
+    return flat
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Paths with dots as nested fields."""
+    nested: dict[str, Any] = {}
+    for path, value in flat.items():
+        *above, last = path.split(".")
+        inside = nested
+        for part in above:
+            if not isinstance(inside.get(part), dict):
+                inside[part] = {}
+            inside = inside[part]
+        if not (isinstance(inside.get(last), dict) and value == {}):
+            inside[last] = value
+    return nested
+
+
+def _full(path: str, value: Any) -> str:
+    """Short forms: ``loss`` is ``loss.name``, and ``loss.margin`` is ``loss.options.margin``."""
+    group, _, rest = path.partition(".")
+    if group not in GROUPS:
+        return path
+    if not rest:
+        return group if value == {} else f"{group}.name"
+    if GROUPS[group] and rest.split(".")[0] not in {f.name for f in fields(_group(group))}:
+        return f"{group}.options.{rest}"
+    return path
+
+
+def _group(name: str) -> Any:
+    return get_type_hints(Recipe)[name]
+
+
+def _refuse_unknown(kind: Any, content: Any, prefix: str) -> None:
+    """Refuse fields that do not exist, with the closest that does."""
+    if not isinstance(content, dict):
+        return
+    known, hints = [f.name for f in fields(kind)], get_type_hints(kind)
+    for name, value in content.items():
+        if name not in known:
+            hint = did_you_mean(name, known)
+            allowed = f"allowed are {', '.join(prefix + other for other in known)}"
+            raise InputError(f"{prefix}{name} is not a field of a recipe; {hint.removeprefix('; ') or allowed}")
+        if is_dataclass(hints[name]):
+            _refuse_unknown(hints[name], value, f"{prefix}{name}.")
+
+
+def _check_name(path: str, name: str, known: Mapping[str, Any], *, allow_code: bool) -> None:
+    if name in known or (path == "model.name" and name.startswith(models.PREFIXES)):
+        return
+    if "." in name or ":" in name:
+        if allow_code:
+            return
+        raise InputError(f"{path}: {name!r} is code outside calibrant, which runs only with `allow_code=True`")
+    lookup(name, known, path)
+
+
+def _check_options(path: str, options: Mapping[str, Any], kind: Callable[..., Any]) -> None:
+    accepted = [name for name in inspect.signature(kind).parameters if name != "num_classes"]
+    for name in options:
+        if name not in accepted:
+            raise InputError(f"{path}.{name} is not known; allowed are {', '.join(f'{path}.{a}' for a in accepted)}")

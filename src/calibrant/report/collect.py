@@ -1,0 +1,278 @@
+"""What a report shows, gathered from studies, runs, files of predictions or audits."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.audit import Audit, audit
+from calibrant.binning import BinStatistics
+from calibrant.errors import InputError
+from calibrant.metrics.table import MEASURES, measure, ranked
+from calibrant.plots.reliability import ReliabilityDiagram
+from calibrant.predictions import open_predictions
+from calibrant.report.words import headline
+from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
+from calibrant.stats import bins_interval
+
+#: At most so many classes are shown by name.
+CLASSES = 200
+#: Columns of the history that are drawn.
+HISTORY = ("epoch", "ece", "accuracy", "train_loss", "validation_loss", "nll")
+
+
+@dataclass
+class Source:
+    """One audited set of predictions, and what a run folder adds to it.
+
+    Attributes:
+        audits: Before and, of a run, after temperature scaling.
+        values: All measures of each stage, those of unknown and corrupted data included.
+        run: The run it comes from.
+        history: Losses and measures by epoch.
+        learned: The path of what an adaptive loss learned.
+        shift: Results on corrupted images, those that all runs have.
+    """
+
+    audits: dict[Stage, Audit]
+    values: dict[Stage, dict[str, float]]
+    run: Run | None = None
+    history: dict[str, list[float | None]] = field(default_factory=dict)
+    learned: Mapping[str, np.ndarray] = field(default_factory=dict)
+    shift: ShiftResult | None = None
+
+    @staticmethod
+    def of_audit(found: Audit) -> "Source":
+        """From an audit alone."""
+        return Source({"before": found}, {"before": dict(found.values)})
+
+    @staticmethod
+    def of_run(run: Run) -> "Source":
+        """From a run folder."""
+        audits = {stage: run.result.at(stage) for stage in STAGES}
+        values = {stage: dict(audits[stage].values) for stage in STAGES}
+        for name, result in run.folder.ood().items():
+            for stage in STAGES:
+                values[stage][f"auroc:{name}"] = result.at(stage)["entropy"].auroc
+        rows = run.folder.history()
+        history = {name: [row.get(name) for row in rows] for name in HISTORY if rows and name in rows[0]}
+        return Source(audits, values, run, history, run.folder.learned(), run.folder.shift())
+
+
+@dataclass
+class Collected:
+    """Everything a report shows.
+
+    Attributes:
+        title: Its title.
+        words: What it comes to, in sentences.
+        methods: Audited predictions by method, one for each run.
+        p_values: Of the ECE against the first method.
+    """
+
+    title: str
+    words: list[str]
+    methods: dict[str, list[Source]]
+    p_values: dict[str, float] = field(default_factory=dict)
+
+
+def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> Collected:
+    """Gather what a report shows.
+
+    Args:
+        sources: A study folder, run folders, files of predictions, or audits.
+    """
+    if len(sources) == 1 and not isinstance(sources[0], Audit | RunFolder) and StudyFolder(sources[0]).there:
+        return _of_study(StudyFolder(sources[0]))
+    found = Collected("Calibration report", [], {})
+    for source in sources:
+        if not isinstance(source, Audit) and RunFolder(str(source)).started:
+            run = Run.load(str(source))
+            name = _free(run.folder.name, found.methods)
+            found.methods[name] = [Source.of_run(run)]
+            found.words.append(replace(run.result.test, name=name).verdict)
+            continue
+        own = source if isinstance(source, Audit) else _audit(Path(str(source)))
+        name = _free(own.name, found.methods)
+        found.methods[name] = [Source.of_audit(own)]
+        found.words.append(replace(own, name=name).verdict)
+    return _checked(found)
+
+
+def _of_study(folder: StudyFolder) -> Collected:
+    study = folder.result()
+    methods: dict[str, list[Source]] = {}
+    for job in study.jobs:
+        if job.state == "done":
+            methods.setdefault(job.method, []).append(Source.of_run(Run.load(folder.run(job.folder))))
+    failed = [f"{job.method}, seed {job.seed} failed: {job.problem}" for job in study.jobs if job.state != "done"]
+    p_values = {row.method: row.p_values["ece"] for row in study.summaries if "ece" in row.p_values}
+    return _checked(Collected(study.title, [*headline(study.summaries), *failed], methods, p_values))
+
+
+def _checked(found: Collected) -> Collected:
+    if not found.methods:
+        raise InputError("there is nothing to report: no run is finished")
+    _compare_shift([source for sources in found.methods.values() for source in sources])
+    return found
+
+
+def _audit(path: Path) -> Audit:
+    if path.is_dir() and not RunFolder(path).predictions().exists():
+        raise InputError(f"{path} is neither a study nor a run folder: it has no study.json and no predictions")
+    return audit(open_predictions(path), path.stem)
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken else next(f"{name} ({i})" for i in range(2, 10_000) if f"{name} ({i})" not in taken)
+
+
+def _compare_shift(sources: Sequence[Source]) -> None:
+    """Keep the corruptions that were measured of all runs, which alone can be compared, and add their means."""
+    shifted = [source.shift for source in sources if source.shift is not None]
+    alike = len({(one.seed, one.source) for one in shifted}) == 1 and len(shifted) == len(sources)
+    shared = set.intersection(*({record.key for record in one.results} for one in shifted)) if alike else set()
+    for source in sources:
+        if source.shift is None or not any(severity for _, severity in shared):
+            source.shift = None
+            continue
+        source.shift = source.shift.only(shared)
+        for stage, values in source.values.items():
+            values |= {f"shift_{key}": source.shift.mean(stage, key) for key in ("accuracy", "ece")}
+
+
+# In plain Python types, as the page has it
+
+
+def content(found: Collected) -> dict[str, Any]:
+    """Everything the page shows, in plain Python types."""
+    sources = [source for own in found.methods.values() for source in own]
+    keys = _shown(sources)
+    methods = [_method(name, own, found.p_values.get(name), keys) for name, own in found.methods.items()]
+    first = sources[0]
+    flags = ("after", "epochs", "multipliers", "gammas", "groups", "shift")
+    records = [measure(key) for key in keys]
+    how = {MEASURES[key].title: text for key, text in first.audits["before"].how.items() if MEASURES[key].rank < 4}
+    return {
+        "title": found.title,
+        "headline": list(found.words),
+        "columns": [{"key": r.key, "title": r.title, "percent": r.percent, "more": r.higher} for r in records],
+        "methods": methods,
+        "sections": {**{flag: any(m[flag] for m in methods) for flag in flags}, "scatter": len(methods) > 1},
+        "how": how,
+        "samples": first.audits["before"].samples,
+        "recipe": first.run.folder.recipe_text() if first.run else "",
+        "environment": first.run.folder.environment_text() if first.run else "",
+    }
+
+
+def _shown(sources: Sequence[Source]) -> list[str]:
+    """Measures that all have."""
+    values = [source.values["before"] for source in sources]
+    usual = [record.key for record in ranked(2, dense=sources[0].audits["before"].dense)]
+    more = [key for key in values[0] if key.startswith(("auroc:", "shift_"))]
+    return [key for key in (*usual, *more) if all(key in own for own in values)]
+
+
+def _method(name: str, sources: Sequence[Source], p_value: float | None, keys: Sequence[str]) -> dict[str, Any]:
+    """One method: its runs pooled for diagrams, averaged for tables."""
+    before = [source.audits["before"] for source in sources]
+    after = [source.audits["after"] for source in sources if "after" in source.audits]
+    learned: Mapping[str, np.ndarray] = next((source.learned for source in sources if source.learned), {})
+    runs = [source.run for source in sources if source.run is not None]
+    return {
+        "name": name,
+        "runs": len(sources),
+        "values": {key: _spread([source.values["before"][key] for source in sources]) for key in keys},
+        "values_after": {key: _spread([s.values["after"][key] for s in sources]) for key in keys} if after else None,
+        "intervals": {k: i.to_dict() for k, i in before[0].intervals.items()} if len(sources) == 1 else {},
+        "p": p_value,
+        "temperature": statistics.mean(run.result.temperature for run in runs) if runs else None,
+        "all": {key: [source.values["before"][key] for source in sources] for key in keys},
+        "bins": _pooled(name, before),
+        "after": _pooled(name, after) if after else None,
+        "epochs": [source.history for source in sources if source.history],
+        "multipliers": _multipliers(learned, before[0]),
+        "gammas": _gammas(learned),
+        "groups": _groups(before),
+        "shift": _shift([source.shift for source in sources if source.shift is not None]),
+        "classes": _classes(before),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    return {"mean": statistics.mean(values), "std": statistics.stdev(values) if len(values) > 1 else None}
+
+
+def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
+    """Reliability diagram of all runs together."""
+    bins = BinStatistics(*(sum(parts) for parts in zip(*(own.bins.statistics() for own in audits), strict=True)))
+    ece = bins_interval(bins)
+    if audits[0].dense:  # pixels are not independent: the runs' own intervals, from resampled images
+        low, high = (statistics.mean(getattr(own.intervals["ece"], end) for own in audits) for end in ("low", "high"))
+        ece = replace(ece, low=low, high=high)
+    elif len(audits) == 1:
+        ece = audits[0].intervals["ece"]
+    return {**ReliabilityDiagram.from_bins(bins, ece, name).to_dict(), "right": bins.correct.round().long().tolist()}
+
+
+def _shift(results: Sequence[ShiftResult]) -> dict[str, Any] | None:
+    """Accuracy and ECE at each severity, means over runs."""
+    if not results:
+        return None
+    severities = results[0].severities
+    curves = {key: [result.by_severity("before", key) for result in results] for key in ("accuracy", "ece")}
+    means = {key: [statistics.mean(own[s] for own in curve) for s in severities] for key, curve in curves.items()}
+    return {"severities": severities, **means}
+
+
+def _multipliers(learned: Mapping[str, np.ndarray], found: Audit) -> dict[str, Any] | None:
+    if "multipliers" not in learned:
+        return None
+    values = np.asarray(learned["multipliers"], dtype=np.float64)
+    return {
+        "max": values.max(1).tolist(),
+        "mean": values.mean(1).tolist(),
+        "min": values.min(1).tolist(),
+        "classes": [row.name for row in found.classes[:CLASSES]],
+        "values": values[:, :CLASSES].T.tolist(),
+    }
+
+
+def _gammas(learned: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
+    if "gammas" not in learned:
+        return None
+    found = {name: np.asarray(learned[name], dtype=np.float64) for name in learned}
+    lower = np.concatenate([np.zeros((len(found["edges"]), 1)), found["edges"]], axis=1)
+    return {
+        "gammas": found["gammas"].T.tolist(),
+        "errors": (found["confidences"] - found["accuracies"]).T.tolist(),
+        "validation": found["confidences"].T.tolist(),
+        "train": found["train_confidences"].T.tolist() if "train_confidences" in found else None,
+        "edges": lower.T.tolist(),
+    }
+
+
+def _groups(audits: Sequence[Audit]) -> dict[str, Any] | None:
+    names = [name for name, group in audits[0].groups.items() if group.samples]
+    if not names:
+        return None
+    return {
+        name: {key: _spread([getattr(own.groups[name], key) for own in audits]) for key in ("accuracy", "ece")}
+        for name in names
+    }
+
+
+def _classes(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    rows = []
+    for k, first in enumerate(audits[0].classes[:CLASSES]):
+        filled = [own.classes[k] for own in audits if own.classes[k].samples]
+        row: dict[str, Any] = {"name": first.name or str(k), "samples": sum(own.samples for own in filled)}
+        for key in ("accuracy", "confidence"):
+            row[key] = statistics.mean(getattr(own, key) for own in filled) if filled else None
+        row["classwise_ece"] = statistics.mean(own.classes[k].classwise_ece for own in audits)
+        rows.append(row)
+    return rows

@@ -1,0 +1,30 @@
+"""What a study comes to, in plain words."""
+
+from collections.abc import Sequence
+
+from calibrant.runs import Summary
+
+
+def headline(summaries: Sequence[Summary]) -> list[str]:
+    """Which method is best calibrated, by how much, and what that costs."""
+    first = summaries[0]
+    best = min(summaries, key=lambda row: row.mean("ece"))
+    ece, accuracy = 100 * best.mean("ece"), 100 * best.mean("accuracy")
+    runs = f"{len(first.seeds)} runs of each" if len(first.seeds) > 1 else "one run of each"
+    off = f"its confidence is off by {ece:.1f} points on average ({runs})"
+    lead = f"{best.method} is the best calibrated: {off}."
+    if best.method == first.method:
+        return [lead, "No other method in this study comes closer."]
+    more = f"{first.method} is off by {100 * first.mean('ece'):.1f}."
+    found = best.differences.get("ece")
+    if found:
+        low, high = 100 * found["low"], 100 * found["high"]
+        gap = f"{100 * found['difference']:.1f} points (95 % interval {low:.1f} to {high:.1f})"
+        if best.p_values["ece"] < 0.05:
+            more += f" Over all test samples together the gap is {gap}, more than chance."
+        else:
+            lead = f"{best.method} comes out first ({off}), but its lead may be chance."
+            more += f" Over all test samples together the gap is {gap}, which chance could explain."
+    gain = accuracy - 100 * first.mean("accuracy")
+    change = "the same as" if abs(gain) < 0.05 else f"{abs(gain):.1f} points {'higher' if gain > 0 else 'lower'} than"
+    return [lead, more, f"Its accuracy, {accuracy:.1f} %, is {change} that of {first.method}."]

@@ -1,0 +1,33 @@
+"""Folders of runs and studies, and what they hold."""
+
+from calibrant.runs.folder import Run, RunFolder, StudyFolder
+from calibrant.runs.results import (
+    STAGES,
+    Detection,
+    Environment,
+    JobRecord,
+    OODResult,
+    RunResult,
+    ShiftRecord,
+    ShiftResult,
+    Stage,
+    StudyResult,
+    Summary,
+)
+
+__all__ = [
+    "STAGES",
+    "Detection",
+    "Environment",
+    "JobRecord",
+    "OODResult",
+    "Run",
+    "RunFolder",
+    "RunResult",
+    "ShiftRecord",
+    "ShiftResult",
+    "Stage",
+    "StudyFolder",
+    "StudyResult",
+    "Summary",
+]

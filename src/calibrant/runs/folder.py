@@ -1,0 +1,386 @@
+"""Folders of runs and studies: the only place that knows the names of their files."""
+
+import csv
+import io
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.audit import Audit
+from calibrant.errors import InputError
+from calibrant.files import read_json, replacing, write_json, write_text
+from calibrant.predictions import Predictions, open_predictions
+from calibrant.recipes import Recipe
+from calibrant.recipes.recipe import read_yaml
+from calibrant.records import from_plain
+from calibrant.runs.results import Environment, OODResult, RunResult, ShiftResult, StudyResult, pairs, plain
+
+Row = dict[str, float | None]
+
+
+class RunFolder:
+    """A run on disk.
+
+    Args:
+        path: The folder.
+    """
+
+    #: What a run, and what is done with it later, leaves behind.
+    FOLDERS = ("checkpoints", "predictions", "logs", "figures")
+    FILES = (
+        *("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
+        *("error.txt", "ood.json", "ood-*.png", "shift.json", "shift.png"),
+    )
+
+    def __init__(self, path: "str | Path | RunFolder") -> None:
+        self.path: Path = path.path if isinstance(path, RunFolder) else Path(path)
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunFolder) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.name
+
+    # What state it is in
+
+    @property
+    def started(self) -> bool:
+        """Whether a run was started here."""
+        return self._recipe.exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self._metrics.exists()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether there is something else here."""
+        return self.path.exists() and not self.started and (not self.path.is_dir() or any(self.path.iterdir()))
+
+    def owns(self, path: Path) -> bool:
+        """Whether a file belongs to the run here."""
+        if not self.started:
+            return False
+        inside = path.parent.name in self.FOLDERS and path.parent.parent == self.path
+        return inside or (path.parent == self.path and any(path.match(name) for name in self.FILES))
+
+    def require_finished(self) -> None:
+        """Refuse a folder that holds no finished run."""
+        if not self.started:
+            raise InputError(f"{self.path} is not a run folder: it has no {self._recipe.name}")
+        if not self.finished:
+            raise InputError(f"{self.path} is not finished: run the same calibrant train command again to resume it")
+
+    def clear(self) -> None:
+        """Delete the run, and nothing else that may be here."""
+        for name in self.FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for path in (path for name in self.FILES for path in self.path.glob(name)):
+            path.unlink()
+
+    # Files
+
+    @property
+    def _recipe(self) -> Path:
+        return self.path / "recipe.yaml"
+
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def _environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def _history(self) -> Path:
+        return self.path / "history.csv"
+
+    @property
+    def _learned(self) -> Path:
+        return self.path / "learned.npz"
+
+    @property
+    def _ood(self) -> Path:
+        return self.path / "ood.json"
+
+    @property
+    def _shift(self) -> Path:
+        return self.path / "shift.json"
+
+    def checkpoint(self, name: str) -> Path:
+        """A checkpoint: ``last``, ``previous``, ``best``, or ``new`` while it is being written."""
+        return self.path / "checkpoints" / f"{name}.ckpt"
+
+    @property
+    def error(self) -> Path:
+        """The traceback of what went wrong."""
+        return self.path / "error.txt"
+
+    @property
+    def figures(self) -> Path:
+        """Folder of figures."""
+        return self.path / "figures"
+
+    @property
+    def shift_figure(self) -> Path:
+        """Curves of corrupted test images."""
+        return self.path / "shift.png"
+
+    def ood_figure(self, name: str) -> Path:
+        """ROC curves of unknown data."""
+        return self.path / f"{self.ood_predictions(name).stem}.png"
+
+    def predictions(self, part: str = "test") -> Path:
+        """The file of predictions of a part."""
+        return self.path / "predictions" / f"{part}.npz"
+
+    def ood_predictions(self, name: str) -> Path:
+        """The file of predictions of unknown data."""
+        short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name.removesuffix(".npz")).strip("._")
+        unlike = "" if short == name.replace(":", "_") else f"-{zlib.crc32(name.encode()):08x}"  # a/b is not a_b
+        return self.predictions(f"ood-{short}{unlike}")
+
+    def open(self, part: str = "test") -> Predictions:
+        """Open the predictions of a part."""
+        return open_predictions(self.predictions(part))
+
+    # Contents
+
+    def recipe(self) -> Recipe:
+        """The recipe, with every field."""
+        return Recipe.load(read_yaml(self._recipe))
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Write the recipe; from then on this is a run folder."""
+        self.checkpoint("last").parent.mkdir(parents=True, exist_ok=True)
+        write_text(self._recipe, recipe.to_yaml())
+
+    def recipe_text(self) -> str:
+        """The recipe as it stands in its file."""
+        return self._recipe.read_text(encoding="utf-8")
+
+    def result(self) -> RunResult:
+        """What the run came to.
+
+        Raises:
+            InputError: If this is not a finished run.
+        """
+        self.require_finished()
+        return from_plain(RunResult, read_json(self._metrics), str(self._metrics))
+
+    def write_result(self, result: RunResult) -> None:
+        """Write what the run came to; from then on it is finished."""
+        write_json(self._metrics, plain(result))
+
+    def environment(self) -> Environment | None:
+        """What the run depends on; None if it was never written."""
+        found = read_json(self._environment)
+        return from_plain(Environment, found, str(self._environment)) if found else None
+
+    def write_environment(self, environment: Environment) -> None:
+        """Write what the run depends on."""
+        write_json(self._environment, plain(environment))
+
+    def environment_text(self) -> str:
+        """What the run depends on, as it stands in its file."""
+        return self._environment.read_text(encoding="utf-8") if self._environment.exists() else ""
+
+    def write_split(self, split: Mapping[str, np.ndarray]) -> None:
+        """Write which samples went where."""
+        _write_arrays(self.path / "split.npz", split)
+
+    def history(self) -> list[Row]:
+        """Losses and measures of each epoch; None where an epoch was not validated."""
+        if not self._history.exists():
+            return []
+        with self._history.open(newline="") as file:
+            try:
+                return [{name: float(text) if text else None for name, text in row.items()} for row in csv.DictReader(file)]
+            except (ValueError, TypeError, csv.Error) as error:
+                raise InputError(f"{self._history} cannot be read ({error}); train again, or delete it") from error
+
+    def learned(self) -> dict[str, np.ndarray]:
+        """The path of what an adaptive loss learned: one row per epoch of each buffer."""
+        if not self._learned.exists():
+            return {}
+        try:
+            with np.load(self._learned, allow_pickle=False) as found:
+                return {name: found[name] for name in found.files}
+        except Exception as error:
+            raise InputError(f"{self._learned} cannot be read ({type(error).__name__}: {error}); delete it") from error
+
+    def write_history(self, rows: Sequence[Mapping[str, float]], learned: Mapping[str, np.ndarray]) -> None:
+        """Write losses and measures of each epoch, and what an adaptive loss has learned."""
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self._history, text.getvalue())
+        if learned:
+            _write_arrays(self._learned, learned)
+
+    def epochs_done(self) -> int:
+        """How far the run has come."""
+        try:
+            with self._history.open() as file:
+                return sum(1 for _ in file) - 1
+        except OSError:
+            return 0
+
+    def ood(self) -> dict[str, OODResult]:
+        """Results of out-of-distribution detection by name of the unknown data."""
+        return dict(pairs(read_json(self._ood), OODResult, str(self._ood)))
+
+    def write_ood(self, results: Mapping[str, OODResult]) -> None:
+        """Write results of out-of-distribution detection."""
+        write_json(self._ood, {name: plain(result) for name, result in results.items()})
+
+    @property
+    def ood_file(self) -> Path:
+        """Where results of out-of-distribution detection go."""
+        return self._ood
+
+    def shift(self) -> ShiftResult | None:
+        """Results on corrupted test images, if there are any."""
+        found = read_json(self._shift)
+        return from_plain(ShiftResult, found, str(self._shift)) if found else None
+
+    def write_shift(self, result: ShiftResult) -> None:
+        """Write results on corrupted test images."""
+        write_json(self._shift, plain(result))
+
+    @property
+    def shift_file(self) -> Path:
+        """Where results on corrupted test images go."""
+        return self._shift
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: Where it is.
+        recipe: What was done.
+        result: What came out: ``run.result.test["ece"]`` and so on.
+    """
+
+    folder: RunFolder
+    recipe: Recipe
+    result: RunResult
+
+    @staticmethod
+    def load(path: "str | Path | RunFolder") -> "Run":
+        """Read a run folder.
+
+        Raises:
+            InputError: If it is not one, or the run is not finished.
+        """
+        folder = RunFolder(path)
+        folder.require_finished()
+        return Run(folder, folder.recipe(), folder.result())
+
+    @property
+    def test(self) -> Audit:
+        """The audit of its test predictions."""
+        return self.result.test
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.result!r})"
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
+
+class StudyFolder:
+    """A study on disk: runs, tables and figures.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: "str | Path | StudyFolder") -> None:
+        self.path: Path = path.path if isinstance(path, StudyFolder) else Path(path)
+
+    def __repr__(self) -> str:
+        return f"StudyFolder({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def _study(self) -> Path:
+        return self.path / "study.json"
+
+    @property
+    def there(self) -> bool:
+        """Whether a study was written here."""
+        return self._study.exists()
+
+    def run(self, name: str) -> RunFolder:
+        """A run of the study."""
+        return RunFolder(self.path / name)
+
+    def runs(self) -> list[RunFolder]:
+        """All finished runs in the folder."""
+        inside = [RunFolder(path) for path in sorted(self.path.iterdir())] if self.path.is_dir() else []
+        return [run for run in inside if run.started and run.finished]
+
+    def result(self) -> StudyResult:
+        """What the study came to.
+
+        Raises:
+            InputError: If there is no study here.
+        """
+        if not self.there:
+            raise InputError(f"{self.path} is not a study folder: it has no {self._study.name}")
+        return from_plain(StudyResult, read_json(self._study), str(self._study))
+
+    def write_result(self, result: StudyResult) -> None:
+        """Write what the study came to."""
+        write_json(self._study, plain(result))
+
+    def write_table(self, ending: str, text: str) -> None:
+        """Write the table as .md, .tex or .csv."""
+        write_text(self.path / f"table.{ending}", text)
+
+    @property
+    def bars(self) -> Path:
+        """The figure of all methods."""
+        return self.path / "bars.png"
+
+    @property
+    def report(self) -> Path:
+        """The report."""
+        return self.path / "report.html"
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    with replacing(path, force=True) as temporary:
+        content: dict[str, Any] = dict(arrays)
+        np.savez(temporary, **content)

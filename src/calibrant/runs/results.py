@@ -1,0 +1,332 @@
+"""What runs and studies come to, as records that go to JSON and back."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from calibrant.audit import Audit
+from calibrant.audit.tables import measures_table
+from calibrant.errors import InputError
+from calibrant.metrics.panel import html_table
+from calibrant.metrics.table import measure
+from calibrant.records import from_plain, to_plain
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: A measurement before and after temperature scaling.
+Stage = Literal["before", "after"]
+STAGES: tuple[Stage, ...] = ("before", "after")
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        recipe: Name of the recipe.
+        loss: Key of the loss.
+        seed: The seed.
+        epochs: Epochs trained.
+        reported: Which checkpoint is measured.
+        parameters: Number of the network's parameters.
+        validation: Its validation predictions.
+        test: Its test predictions.
+        temperature: The temperature fitted on the validation predictions.
+        test_after_temperature: The test predictions after scaling with it.
+    """
+
+    recipe: str
+    loss: str
+    seed: int
+    epochs: int
+    reported: str
+    parameters: int
+    validation: Audit
+    test: Audit
+    temperature: float
+    test_after_temperature: Audit
+
+    def at(self, stage: Stage) -> Audit:
+        """The test predictions before or after temperature scaling."""
+        return self.test if stage == "before" else self.test_after_temperature
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{record.label} {self.test.text(record)}" for record in self.test.shown(1))
+        return f"RunResult({self.recipe}, {self.loss}, seed {self.seed}: {shown})"
+
+    def _headings(self) -> list[str]:
+        return ["network", f"after temperature {self.temperature:.2f}"]
+
+    def _title(self) -> str:
+        return f"{self.recipe}, {self.loss}, seed {self.seed}: test, {self.reported}"
+
+    def __rich__(self) -> "Table":
+        audits = [self.test, self.test_after_temperature]
+        return measures_table(audits, title=self._title(), headings=self._headings(), rank=2)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [record.label, self.test.text(record), self.test_after_temperature.text(record)] for record in self.test.shown(2)
+        ]
+        return html_table(["measure", *self._headings()], rows, self._title())
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a run depends on besides its recipe.
+
+    Attributes:
+        data: Samples and checksum of each part.
+        train_counts: Training samples, or pixels, of each class.
+        started: When it was started.
+        command: The command line.
+        seed: The seed.
+        versions: Versions of the packages involved.
+        machine: What it runs on.
+        resumed: When it was resumed.
+    """
+
+    data: dict[str, dict[str, int | str]]
+    train_counts: list[int]
+    started: str
+    command: list[str]
+    seed: int
+    versions: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str | int] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well a score tells unknown samples from known ones.
+
+    Attributes:
+        auroc: Area under the ROC curve.
+        low: Lower end of its interval.
+        high: Upper end.
+        fpr95: Share of the unknown taken for known when 95 % of the known are.
+        aupr: Area under the precision-recall curve.
+    """
+
+    auroc: float
+    low: float
+    high: float
+    fpr95: float
+    aupr: float
+
+
+@dataclass(frozen=True)
+class OODResult:
+    """Out-of-distribution detection with one set of unknown data.
+
+    Attributes:
+        name: The unknown data.
+        limit: At most so many samples.
+        source: Where they came from.
+        samples: Number of samples.
+        temperature: The run's temperature.
+        before: Detection by each score.
+        after: The same after temperature scaling.
+    """
+
+    name: str
+    limit: int | None
+    source: str
+    samples: int
+    temperature: float
+    before: dict[str, Detection]
+    after: dict[str, Detection]
+
+    def at(self, stage: Stage) -> dict[str, Detection]:
+        """Detection by each score, before or after temperature scaling."""
+        return self.before if stage == "before" else self.after
+
+
+@dataclass(frozen=True)
+class ShiftRecord:
+    """Measures on the test images after one corruption.
+
+    Attributes:
+        corruption: Its name, ``"none"`` for the images as they are.
+        severity: From 1 to 5, 0 for the images as they are.
+        samples: Number of samples, or pixels.
+        before: Measures by key.
+        after: The same after temperature scaling.
+    """
+
+    corruption: str
+    severity: int
+    samples: int
+    before: dict[str, float]
+    after: dict[str, float]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Corruption and severity."""
+        return self.corruption, self.severity
+
+    def at(self, stage: Stage) -> dict[str, float]:
+        """Measures before or after temperature scaling."""
+        return self.before if stage == "before" else self.after
+
+
+@dataclass(frozen=True)
+class ShiftResult:
+    """Measures on corrupted test images.
+
+    Attributes:
+        seed: Of the noise.
+        source: Whether images were generated, or read from published files.
+        results: One record for each corruption and severity.
+    """
+
+    seed: int
+    source: str
+    results: list[ShiftRecord] = field(default_factory=list)
+
+    def only(self, keys: "set[tuple[str, int]]") -> "ShiftResult":
+        """The records of some corruptions and severities."""
+        return ShiftResult(self.seed, self.source, [record for record in self.results if record.key in keys])
+
+    @property
+    def severities(self) -> list[int]:
+        """Severities measured, 0 for the images as they are."""
+        return sorted({record.severity for record in self.results})
+
+    def by_severity(self, stage: Stage, key: str) -> dict[int, float]:
+        """A measure's mean over corruptions at each severity."""
+        return {
+            severity: statistics.mean(r.at(stage)[key] for r in self.results if r.severity == severity)
+            for severity in self.severities
+        }
+
+    def mean(self, stage: Stage, key: str) -> float:
+        """A measure's mean over all corruptions and severities, without the images as they are."""
+        return statistics.mean(record.at(stage)[key] for record in self.results if record.severity)
+
+
+# Studies
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One planned run of a study.
+
+    Attributes:
+        method: What the row of the table is called.
+        seed: Its seed.
+        folder: Its folder, inside that of the study.
+        state: Whether it is done.
+        problem: What went wrong.
+    """
+
+    method: str
+    seed: int
+    folder: str
+    state: Literal["done", "failed", "missing"]
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One row of a study's table: a method.
+
+    Attributes:
+        method: Its name.
+        seeds: Its seeds.
+        before: Values over seeds by measure.
+        after: The same after temperature scaling.
+        temperatures: One per seed.
+        p_values: By measure, against the first method.
+        differences: By measure, the first method's minus this one's: difference, low, high.
+    """
+
+    method: str
+    seeds: list[int]
+    before: dict[str, list[float]]
+    after: dict[str, list[float]]
+    temperatures: list[float]
+    p_values: dict[str, float] = field(default_factory=dict)
+    differences: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def values(self, key: str, stage: Stage = "before") -> list[float]:
+        """Values over seeds."""
+        return (self.before if stage == "before" else self.after)[key]
+
+    def mean(self, key: str, stage: Stage = "before") -> float:
+        """Mean over seeds."""
+        return statistics.mean(self.values(key, stage))
+
+    def spread(self, key: str, stage: Stage = "before") -> float:
+        """Standard deviation over seeds, NaN of a single one."""
+        values = self.values(key, stage)
+        return statistics.stdev(values) if len(values) > 1 else math.nan
+
+    def interval(self, key: str, stage: Stage = "before") -> tuple[float, float]:
+        """95 % interval of the mean over seeds, by Student's t; NaN of a single seed."""
+        values = self.values(key, stage)
+        if len(values) < 2:
+            return math.nan, math.nan
+        half = student(len(values) - 1) * self.spread(key, stage) / len(values) ** 0.5
+        return statistics.mean(values) - half, statistics.mean(values) + half
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t distribution."""
+    known = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+    return known[freedom - 1] if freedom <= len(known) else 1.96 + 2.4 / freedom
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study came to.
+
+    Attributes:
+        title: What is measured, on how much data and how often.
+        recipe: Name of the recipe.
+        metrics: Keys of the measures that tables show.
+        jobs: All planned runs.
+        summaries: One row for each method.
+        posthoc: ECE over seeds after other calibrators, by method and calibrator.
+    """
+
+    title: str
+    recipe: str
+    metrics: list[str]
+    jobs: list[JobRecord]
+    summaries: list[Summary]
+    posthoc: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods, in the order of the study."""
+        return list(dict.fromkeys(job.method for job in self.jobs))
+
+    def __getitem__(self, method: str) -> Summary:
+        for summary in self.summaries:
+            if summary.method == method:
+                return summary
+        raise KeyError(method)
+
+
+def check_measures(keys: Sequence[str], known: Mapping[str, Any]) -> None:
+    """Refuse measures that runs do not have."""
+    for key in keys:
+        record = measure(key)
+        if key not in known:
+            raise InputError(f"these runs have no {record.title} ({key})")
+
+
+def pairs(plain: Mapping[str, Any], kind: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Records by name, from plain Python types."""
+    for name, value in plain.items():
+        yield name, from_plain(kind, value, f"{where}: {name}")
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record in plain Python types."""
+    found: dict[str, Any] = to_plain(record)
+    return found

@@ -1,0 +1,193 @@
+"""Comparison of two models on the same samples."""
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant import tensors
+from calibrant.metrics import calibration
+from calibrant.metrics.table import MEASURES
+from calibrant.outcomes import Outcomes
+from calibrant.stats.intervals import around, normal_quantile
+from calibrant.stats.resampling import (
+    ENTRIES,
+    Counts,
+    Means,
+    Metric,
+    counts_on_bins,
+    evaluate_resamples,
+    multinomial,
+    resampled,
+    resolve,
+    track,
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Difference of a measure between two models on the same samples, a - b.
+
+    Attributes:
+        a: The measure of the first model.
+        b: The measure of the second.
+        difference: a - b.
+        low: Lower end of its interval.
+        high: Upper end.
+        p_value: Of no difference, two-sided.
+        level: Confidence level.
+        resamples: Number of resamples.
+    """
+
+    a: float
+    b: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    level: float = 0.95
+    resamples: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p = {self.p_value:.3g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
+
+
+def compare(
+    metric: Metric | str,
+    a: Tensor,
+    b: Tensor,
+    target: Tensor,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    ignore_index: int = -100,
+    progress: bool = False,
+    **options: Any,
+) -> Comparison:
+    """Compare a metric of two models on the same samples, by a paired bootstrap.
+
+    Both models are evaluated on the same resamples, so that what they have in common cancels. The p-value is that of no
+    difference: how often the resampled difference deviates from its mean by as much as was measured.
+
+    Args:
+        metric: As in :func:`bootstrap`.
+        a: Logits of the first model, ``(N, K)`` or ``(N, K, *spatial)``.
+        b: Logits of the second; the number of classes may differ.
+        target: Labels, ``(N,)`` or ``(N, *spatial)``.
+        resamples: Number of resamples.
+        level: Confidence level.
+        seed: Makes it repeatable.
+        ignore_index: Label of samples or pixels to leave out.
+        progress: Show a progress bar.
+        **options: Passed on to ``metric``.
+    """
+    function, record = resolve(metric, resamples, level)
+    values = [float(function(logits, target, ignore_index=ignore_index, **options)) for logits in (a, b)]
+    both = [tensors.for_measuring(logits, target, ignore_index) for logits in (a, b)]
+    random = np.random.default_rng(seed)
+    if record is not None:
+        sources = [resampled(record, samples, options) for samples in both]
+        return paired(values, draw_together(sources, random, resamples, progress=progress), level)
+    evaluate = partial(function, ignore_index=ignore_index, **options)
+    state = random.bit_generator.state
+    draws = []
+    for samples in both:
+        random.bit_generator.state = state  # the same resamples for both
+        draws.append(evaluate_resamples(evaluate, samples, ignore_index, random, resamples, progress=progress))
+    return paired(values, draws, level)
+
+
+def paired(values: list[float], draws: list[np.ndarray], level: float) -> Comparison:
+    """From two measured values and their paired resamples to interval and p-value of the difference."""
+    differences = draws[0] - draws[1]
+    difference, resamples = values[0] - values[1], len(differences)
+    low, high = around(difference, differences, level)
+    # Less than a rounding error is no difference, however little it varies.
+    as_far = int((np.abs(differences - differences.mean()) >= abs(difference) - 1e-7).sum())
+    return Comparison(values[0], values[1], difference, low, high, (1 + as_far) / (1 + resamples), level, resamples)
+
+
+def compare_outcomes(
+    a: Outcomes,
+    b: Outcomes,
+    *,
+    images: Tensor | None = None,
+    num_bins: int = 15,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Comparison]:
+    """:func:`compare` of ECE and accuracy, from the outcomes of the same samples under two models.
+
+    With ``images``, the number of the image that each pixel belongs to, whole images are resampled.
+    """
+    result = {}
+    for record in (MEASURES["ece"], MEASURES["accuracy"]):
+        measure = partial(record.evaluate, num_bins=num_bins)
+        sources: list[Counts | Means] = [counts_on_bins(outcomes, measure, num_bins, images) for outcomes in (a, b)]
+        values = [float(measure(calibration.width_bins(outcomes, num_bins))) for outcomes in (a, b)]
+        draws = draw_together(sources, np.random.default_rng(seed), resamples, progress=False)
+        result[record.key] = paired(values, draws, level)
+    return result
+
+
+def compare_means(a: Tensor, b: Tensor, *, level: float = 0.95) -> Comparison:
+    """Difference of the means of two scores of the same samples, such as their NLL, by the paired standard error."""
+    difference = a.double() - b.double()
+    size = len(difference)
+    mean, error = float(difference.mean()), float(difference.std()) / math.sqrt(size) if size > 1 else math.inf
+    half = normal_quantile(level) * error
+    p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error > 0 else float(mean == 0)
+    values = float(a.double().mean()), float(b.double().mean())
+    return Comparison(*values, mean, mean - half, mean + half, p_value, level, 0)
+
+
+def draw_together(
+    sources: list[Counts | Means], random: np.random.Generator, resamples: int, *, progress: bool
+) -> list[np.ndarray]:
+    """Values of both models on the same resamples."""
+    first, second = sources
+    if first.images is not None:
+        state = random.bit_generator.state
+        values = []
+        for source in sources:
+            random.bit_generator.state = state
+            values.append(source.draw(random, resamples))
+        return values
+    if isinstance(first, Means) or isinstance(second, Means):
+        return _means_together(first, second, random, resamples)
+    pairs, pair = torch.unique(first.kind * second.kinds + second.kind, return_inverse=True)
+    if len(pairs) <= 4 * ENTRIES:  # kinds of pairs of outcomes: draw their numbers
+        counts = multinomial(np.bincount(pair.numpy(), minlength=len(pairs)), random, resamples)
+        sides = [(first, pairs // second.kinds), (second, pairs % second.kinds)]
+        return [
+            source.measure(counts.new_zeros(resamples, source.kinds).index_add_(1, kind, counts)).numpy()
+            for source, kind in sides
+        ]
+    size = len(first.kind)
+    tables = [torch.zeros(resamples, source.kinds, dtype=torch.float64) for source in (first, second)]
+    for i in track(resamples, progress=progress):
+        index = torch.from_numpy(random.integers(size, size=size))
+        for source, table in zip((first, second), tables, strict=True):
+            table[i] = torch.bincount(source.kind[index], minlength=source.kinds)
+    return [source.measure(table).numpy() for source, table in zip((first, second), tables, strict=True)]
+
+
+def _means_together(
+    first: Counts | Means, second: Counts | Means, random: np.random.Generator, resamples: int
+) -> list[np.ndarray]:
+    assert isinstance(first, Means)  # noqa: S101
+    assert isinstance(second, Means)  # noqa: S101
+    both = np.stack([first.scores.numpy(), second.scores.numpy()])
+    size = both.shape[1]
+    draws = np.array([both[:, random.integers(size, size=size)].mean(axis=1) for _ in range(resamples)])
+    return [draws[:, 0], draws[:, 1]]

@@ -1,0 +1,82 @@
+"""A test of perfect calibration."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.checks import whole
+from calibrant.metrics import calibration
+from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, debiased_estimate, merge_neighbours
+from calibrant.stats.resampling import ENTRIES
+
+
+@dataclass(frozen=True)
+class CalibrationTest:
+    """Result of a test of perfect calibration.
+
+    Attributes:
+        p_value: Probability that a perfectly calibrated network shows at least the measured error.
+        statistic: The measured error, squared and debiased.
+        num_bins: Bins of equal mass.
+        resamples: Number of simulated sets of labels.
+    """
+
+    p_value: float
+    statistic: float
+    num_bins: int
+    resamples: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
+
+
+def calibration_test(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    num_bins: int = 15,
+    resamples: int = 1000,
+    seed: int = 0,
+    ignore_index: int = -100,
+) -> CalibrationTest:
+    """Test whether the predictions could be perfectly calibrated, by consistency resampling.
+
+    If they are, each is correct with the probability that its confidence states. Outcomes are drawn anew accordingly, many
+    times, and the p-value is the share of these draws whose calibration error (the debiased L2 one) is at least the
+    measured one. Samples are taken to be independent; pixels of one image are not, so that the test of a segmentation
+    rejects too easily.
+
+    Args:
+        logits: ``(N, K)`` or ``(N, K, *spatial)``.
+        target: Labels, ``(N,)`` or ``(N, *spatial)``.
+        num_bins: Bins of equal mass.
+        resamples: Number of simulated sets of labels.
+        seed: Makes it repeatable.
+        ignore_index: Label of samples or pixels to leave out.
+    """
+    ordered = calibration.ordered(logits, target, ignore_index)
+    return consistency_test(ordered, num_bins=num_bins, resamples=resamples, seed=seed)
+
+
+def consistency_test(
+    ordered: SortedOutcomes, *, num_bins: int = 15, resamples: int = 1000, seed: int = 0
+) -> CalibrationTest:
+    """The same test of outcomes in order of confidence."""
+    whole("num_bins", num_bins, 1)
+    whole("resamples", resamples, 1)
+    ordered = merge_neighbours(ordered.cpu(), ENTRIES)
+
+    def error(some: SortedOutcomes) -> Tensor:
+        return debiased_estimate(debiased_bins(some, num_bins=num_bins), norm=2)
+
+    counts = ordered.counts.numpy().round().astype(np.int64)
+    random = np.random.default_rng(seed)
+    right = random.binomial(counts, ordered.confidence.clamp(0, 1).numpy(), size=(resamples, len(counts)))
+    drawn = error(ordered._replace(counts=ordered.counts.expand(resamples, -1), correct=torch.from_numpy(right).double()))
+    statistic = error(ordered)
+    at_least = int((drawn >= statistic - 1e-15).sum())
+    return CalibrationTest((1 + at_least) / (1 + resamples), float(statistic), num_bins, resamples)

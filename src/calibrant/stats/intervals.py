@@ -1,0 +1,70 @@
+"""Intervals: what they are, and those that have a formula."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A measure with its interval.
+
+    Attributes:
+        value: The measure itself.
+        low: Lower end.
+        high: Upper end.
+        level: Confidence level.
+        resamples: Number of resamples, 0 if there were none.
+        method: How the interval was found.
+    """
+
+    value: float
+    low: float
+    high: float
+    level: float = 0.95
+    resamples: int = 0
+    method: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def __iter__(self) -> Iterator[float]:
+        """Value, lower and upper end."""
+        return iter((self.value, self.low, self.high))
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain Python types."""
+        return asdict(self)
+
+
+def normal_quantile(level: float) -> float:
+    """The z for which a normal variable lies in [-z, z] with probability ``level``."""
+    return math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+
+
+def wilson(successes: Tensor, trials: Tensor, *, level: float = 0.95) -> tuple[Tensor, Tensor]:
+    r"""Wilson's score interval of a probability from counts, for each entry; [0, 1] where there are no trials.
+
+    With :math:`\hat p = k / n` and z the normal quantile: :math:`\big(\hat p + \frac{z^2}{2n} \pm
+    z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}\big) / (1 + \frac{z^2}{n})`.
+    """
+    z = normal_quantile(level)
+    n = trials.double().clamp(min=1)
+    p = successes.double() / n
+    centre = p + z**2 / (2 * n)
+    spread = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
+    low, high = ((centre + sign * spread) / (1 + z**2 / n) for sign in (-1, 1))
+    nothing = trials == 0
+    return low.clamp(0, 1).masked_fill(nothing, 0.0), high.clamp(0, 1).masked_fill(nothing, 1.0)
+
+
+def around(value: float, draws: np.ndarray, level: float) -> tuple[float, float]:
+    """The basic bootstrap interval, with the bias of the resampled values taken out."""
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    mean = draws.mean()
+    return float(value - (high - mean)), float(value + (mean - low))

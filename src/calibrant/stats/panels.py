@@ -1,0 +1,79 @@
+"""The same statistics where only what a panel keeps is left of the logits."""
+
+import numpy as np
+import torch
+
+from calibrant.binning import BinStatistics
+from calibrant.metrics.estimators import SortedOutcomes, calibration_error, debiased_bins, merge_neighbours
+from calibrant.metrics.panel import PanelResult
+from calibrant.metrics.table import MEASURES, Measure
+from calibrant.stats.consistency import CalibrationTest, consistency_test
+from calibrant.stats.intervals import Interval, around, normal_quantile, wilson
+from calibrant.stats.inversion import invert
+from calibrant.stats.resampling import ENTRIES, multinomial
+
+
+def panel_intervals(
+    result: PanelResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Intervals of a panel's measures, of independent samples (not of pixels), whatever their number.
+
+    Calibration errors as by :func:`calibrant.stats.bootstrap`, from the panel's bins and outcomes in order of confidence;
+    the accuracy by Wilson's interval, NLL and Brier score by their standard errors.
+    """
+    if not result.samples:
+        raise ValueError("the panel is empty: there is nothing to give intervals of")
+    random = np.random.default_rng(seed)
+    bins = result.bins.double()
+    ordered = merge_neighbours(result.sorted.cpu(), ENTRIES)
+    entries = BinStatistics(ordered.counts, ordered.counts * ordered.confidence, ordered.correct)
+    drawn_bins, drawn_entries = (_resampled(part, random, resamples) for part in (bins, entries))
+    drawn_ordered = SortedOutcomes(ordered.confidence, drawn_entries.counts, drawn_entries.correct)
+
+    def ends(record: Measure) -> tuple[float, float, str]:
+        value = result[record.key]
+        if record.interval == "wilson":
+            right, samples = bins.correct.sum(), bins.counts.sum()
+            low, high = wilson(right, samples, level=level)
+            return float(low), float(high), "Wilson"
+        if record.interval == "normal":
+            half = normal_quantile(level) * result.standard_error(record)
+            return value - half, value + half, "normal"
+        if record.interval == "inversion":
+            found = invert(debiased_bins(ordered, num_bins=result.num_bins), random, resamples, level)
+            return *found, "test inversion"
+        source = drawn_bins if record.on == "bins" else drawn_ordered
+        draws = record.evaluate(source, result.num_bins, **record.draws).numpy()
+        return *around(value, draws, level), "bootstrap"
+
+    intervals = {}
+    for record in MEASURES.values():
+        if record.interval is None or record.on not in ("scores", "bins", "sorted"):
+            continue
+        low, high, method = ends(record)
+        number = resamples if method in ("bootstrap", "test inversion") else 0
+        intervals[record.key] = Interval(result[record.key], max(low, 0.0), min(high, record.most), level, number, method)
+    return intervals
+
+
+def bins_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """Interval of the ECE of bins, such as a panel's or those of several runs together."""
+    bins = bins.double()
+    value = float(calibration_error(bins))
+    draws = calibration_error(_resampled(bins, np.random.default_rng(seed), resamples)).numpy()
+    low, high = around(value, draws, level)
+    return Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap")
+
+
+def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> CalibrationTest:
+    """:func:`calibrant.stats.calibration_test` of a panel."""
+    return consistency_test(result.sorted, num_bins=result.num_bins, resamples=resamples, seed=seed)
+
+
+def _resampled(bins: BinStatistics, random: np.random.Generator, resamples: int) -> BinStatistics:
+    """Correct and wrong predictions of each bin, drawn anew; their mean confidence is taken to be the bin's."""
+    kinds = torch.stack([bins.counts - bins.correct, bins.correct], dim=-1).round().long()
+    drawn = multinomial(kinds.flatten().numpy(), random, resamples).view(resamples, -1, 2)
+    counts = drawn.sum(dim=-1)
+    mean = bins.confidence / bins.counts.clamp(min=1)
+    return BinStatistics(counts, counts * mean, drawn[..., 1])

@@ -1,0 +1,255 @@
+"""Studies: recipes x losses x options x seeds, each a run folder, and the tables that come out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant import data as datasets
+from calibrant.errors import InputError, input_errors, lookup
+from calibrant.evaluation.calibration import check_methods
+from calibrant.files import replacing
+from calibrant.losses import METHODS
+from calibrant.metrics.table import MEASURES, measure
+from calibrant.plots import MethodBars
+from calibrant.recipes import Recipe
+from calibrant.report import Report
+from calibrant.runs import STAGES, JobRecord, RunFolder, Stage, StudyFolder, StudyResult
+from calibrant.study.jobs import Job, plan, seeds_of
+from calibrant.study.launchers import State, execute
+from calibrant.study.summary import posthoc_errors, summarise, usual
+from calibrant.study.tables import StudyTable
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.ood import Loader
+
+
+class Study:
+    """Every loss with every seed, each in a run folder of its own; finished runs are kept, interrupted ones resumed.
+
+    Args:
+        *recipes: Names of recipes, .yaml files, or recipes.
+        losses: Keys of losses; ``["all"]`` stands for all.
+        seeds: Number of seeds, or several seeds by number.
+        varied: Fields to vary, such as ``{"loss.margin": [5, 10]}``.
+        out: Folder of the study; ``runs/RECIPE`` if not given.
+        allow_code: Let recipes name code outside calibrant.
+        **overrides: Fields of all recipes, as in :meth:`calibrant.train.Recipe.load`.
+    """
+
+    def __init__(
+        self,
+        *recipes: str | Path | Recipe,
+        losses: Sequence[str] = ("ce", "cals-alm"),
+        seeds: int | Sequence[int] = 3,
+        varied: Mapping[str, Sequence[Any]] | None = None,
+        out: str | Path | None = None,
+        allow_code: bool = False,
+        **overrides: Any,
+    ) -> None:
+        if not recipes:
+            raise InputError("a study needs at least one recipe")
+        found = [Recipe.load(recipe, **overrides) for recipe in recipes]
+        self.folder = StudyFolder(Path(out) if out else Path("runs") / found[0].name)
+        keys = list(METHODS) if list(losses) == ["all"] else list(dict.fromkeys(losses))
+        self.jobs: list[Job] = plan(found, keys, seeds_of(seeds), self.folder, varied)
+        self.allow_code = allow_code
+        for job in self.jobs:
+            with input_errors(f"recipe {job.recipe.name}"):
+                job.recipe.check(allow_code=allow_code)
+        self.state = State()
+        self.more: dict[RunFolder, dict[Stage, dict[str, float]]] = {}
+        self.posthoc: dict[str, dict[str, list[float]]] = {}
+        self.shown: list[str] = []
+
+    @staticmethod
+    def load(folder: str | Path | StudyFolder) -> "Study":
+        """A study from its folder, as it was saved."""
+        place = StudyFolder(folder)
+        result = place.result()
+        study = Study.__new__(Study)
+        study.folder, study.allow_code, study.more, study.posthoc = place, False, {}, result.posthoc
+        study.state, study.shown = State(), result.metrics
+        study.jobs = []
+        for job in result.jobs:
+            run = place.run(job.folder)
+            if not run.started:
+                continue
+            study.jobs.append(Job(job.method, job.seed, run.recipe(), run))
+            if job.state == "done":
+                study.state.done[run] = run.result()
+            elif job.state == "failed":
+                study.state.failed[run] = job.problem
+        for done in study.finished:  # measures that are not those of the runs themselves
+            row = result[done.method]
+            beyond = [key for key in row.before if measure(key).on == "outside"]
+            if beyond:
+                number = row.seeds.index(done.seed)
+                study.more[done.folder] = {s: {key: row.values(key, s)[number] for key in beyond} for s in STAGES}
+        return study
+
+    def __repr__(self) -> str:
+        return f"Study({str(self.folder)!r}: {len(self.state.done)} of {len(self.jobs)} runs done)"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the first job."""
+        return self.jobs[0].recipe
+
+    @property
+    def finished(self) -> list[Job]:
+        """Jobs that are done."""
+        return [job for job in self.jobs if job.folder in self.state.done]
+
+    # Training and measuring
+
+    def run(
+        self,
+        *,
+        jobs: int = 1,
+        launcher: str = "local",
+        resources: Mapping[str, float] | None = None,
+        force: bool = False,
+        tell: Callable[[Job], None] = lambda job: None,  # noqa: ARG005
+    ) -> "Study":
+        """Train what is missing; what fails is noted in ``state.failed`` and does not stop the others.
+
+        Args:
+            jobs: How many runs are trained at once on this machine, the cores divided among them.
+            launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
+            resources: What a run needs of a Ray cluster, such as ``{"gpu": 1}``.
+            force: Train everything again.
+            tell: Called after each run that was trained or failed.
+        """
+        options = {"jobs": jobs, "launcher": launcher, "resources": resources, "force": force, "tell": tell}
+        execute(self.jobs, self.state, allow_code=self.allow_code, **options)  # type: ignore[arg-type]
+        if not self.state.done:
+            problems = "; ".join(f"{job.method}: {self.state.failed.get(job.folder, '')}" for job in self.jobs[:3])
+            raise InputError(f"no run of {self.folder} finished ({problems})")
+        return self
+
+    def check_beyond(self, *, ood: Sequence[str] = (), shift: bool = False) -> None:
+        """Find out what :meth:`measure_beyond` lacks before hours of training, not after."""
+        if not ood and not shift:
+            return
+        with input_errors():
+            own = self.recipe.load_data(allow_code=self.allow_code)
+            if shift:
+                own.test.refuse("shift")
+            for name in ood:
+                datasets.unknown(name, own, root=self.recipe.data.root, size=self.recipe.data.size, limit=1)
+
+    def measure_beyond(
+        self,
+        *,
+        ood: Sequence[str] = (),
+        shift: bool = False,
+        load: "Loader | None" = None,
+        advance: Callable[[], Any] = lambda: None,
+    ) -> None:
+        """Measure unknown data and corrupted test images too; they become columns of the table.
+
+        Args:
+            ood: Unknown data, see :func:`calibrant.data.unknown`.
+            shift: Whether to corrupt test images.
+            load: Loads the network of a run.
+            advance: Called after each run, for a progress bar.
+        """
+        if not ood and not shift:
+            return
+        from calibrant.evaluation import TrainedNetwork, detect, measure_shift  # noqa: PLC0415 - Lightning takes a while
+
+        root = self.recipe.data.root
+        loader = load or (lambda folder: TrainedNetwork.load(folder, root=root, allow_code=self.allow_code))
+        for job in self.finished:
+            own: dict[Stage, dict[str, float]] = {"before": {}, "after": {}}
+            for name in ood:
+                detected = detect(job.folder, name, load=loader, root=root)
+                for stage in STAGES:
+                    own[stage][f"auroc:{name}"] = detected.at(stage)["entropy"].auroc
+            if shift:
+                shifted = measure_shift(job.folder, load=loader, root=root)
+                for stage in STAGES:
+                    own[stage] |= {f"shift_{key}": shifted.mean(stage, key) for key in ("accuracy", "ece")}
+            self.more[job.folder] = own
+            advance()
+
+    def measure_posthoc(self, methods: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+        """ECE over seeds after calibrators fitted on each run's validation predictions, by method and calibrator."""
+        self.posthoc = posthoc_errors(self.jobs, self.state.done, self.check_posthoc(methods))
+        return self.posthoc
+
+    @staticmethod
+    def check_posthoc(methods: Sequence[str]) -> list[str]:
+        """Refuse calibrators that do not exist, before anything is trained."""
+        return check_methods(methods, dense=True)
+
+    # What comes out
+
+    def metrics(self, wanted: Sequence[str] = ()) -> list[str]:
+        """Keys of the measures that tables show: those wanted, or saved, or the usual ones; ``["all"]`` stands for all."""
+        dense = any(result.test.dense for result in self.state.done.values())
+        keys = list(wanted) or self.shown or usual(dense)
+        if keys == ["all"]:
+            keys = [key for key, record in MEASURES.items() if dense or not record.dense]
+        for key in keys:
+            measure(key) if ":" in key else lookup(key, MEASURES, "metrics")
+        first = next(iter(self.state.done.values()), None)
+        beyond = list(next(iter(self.more.values()))["before"]) if self.more else []
+        if first is None:
+            return keys
+        known = {*first.test.values, *beyond}
+        missing = [key for key in keys if key not in known]
+        if missing and list(wanted) not in ([], ["all"]):
+            raise InputError(f"these runs have no {measure(missing[0]).title} ({missing[0]})")
+        return [*(key for key in keys if key in known and key not in beyond), *beyond]
+
+    @property
+    def title(self) -> str:
+        """What is measured, on how much data and how often."""
+        test = next(iter(self.state.done.values())).test
+        seeds, epochs = len({job.seed for job in self.jobs}), self.recipe.epochs
+        return (
+            f"{self.recipe.name}: {test.samples:,} test samples, {seeds} seed{'s' if seeds > 1 else ''}, "
+            f"{epochs} epoch{'s' if epochs > 1 else ''}, {self.recipe.num_bins} bins"
+        )
+
+    def summarise(self, metrics: Sequence[str] = ()) -> StudyResult:
+        """Mean and spread over seeds, and what is significant."""
+        if not self.state.done:
+            raise InputError(f"{self.folder}: no run is finished; call run() first")
+        records = [
+            JobRecord(
+                job.method,
+                job.seed,
+                job.folder.name,
+                "done" if job.folder in self.state.done else "failed" if job.folder in self.state.failed else "missing",
+                self.state.failed.get(job.folder, ""),
+            )
+            for job in self.jobs
+        ]
+        rows = summarise(self.jobs, self.state.done, more=self.more or None)
+        return StudyResult(self.title, self.recipe.name, self.metrics(metrics), records, rows, self.posthoc)
+
+    def table(self, metrics: Sequence[str] = ()) -> StudyTable:
+        """The table of methods x measures."""
+        return StudyTable(self.summarise(metrics))
+
+    def save(self, metrics: Sequence[str] = ()) -> StudyResult:
+        """Write tables, the figure of all methods, and what :meth:`load` reads."""
+        result = self.summarise(metrics)
+        table = StudyTable(result)
+        for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
+            self.folder.write_table(ending, text)
+        self.folder.write_result(result)
+        bars = {key: [row.values(key) for row in result.summaries] for key in table.metrics}
+        with replacing(self.folder.bars, force=True) as temporary:
+            MethodBars([row.method for row in result.summaries], bars).save(temporary)
+        return result
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report of the study as it was saved, and return where it is."""
+        place = Path(path) if path else self.folder.report
+        if not self.folder.there:
+            self.save()
+        Report(self.folder).write(place, force=True)
+        return place
