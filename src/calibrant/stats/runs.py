@@ -1,0 +1,61 @@
+"""Comparison of two methods that were each trained several times."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from calibrant.stats.comparison import Comparison
+from calibrant.stats.resampling import Counts
+from calibrant.stats.student import quantile, two_sided_p
+
+#: Differences that rounding explains.
+ROUNDING = 1e-6
+
+
+def compare_runs(a: Sequence[float], b: Sequence[float], *, shared: float = 0.0, level: float = 0.95) -> Comparison:
+    r"""Compare a measure of two methods over runs, paired by seed: runs are the unit, not samples.
+
+    With the differences :math:`d_s` of n seeds, the variance of their mean is :math:`s_d^2 / n`, which covers everything that
+    differs from run to run, plus ``shared``, the variance due to the test set, which all runs share and which no number of
+    seeds averages out. The mean is compared with Student's t with Satterthwaite's degrees of freedom,
+    :math:`(n - 1) (1 + \mathrm{shared} / (s_d^2 / n))^2`.
+
+    Args:
+        a: Values of the first method, one for each seed.
+        b: Values of the second, for the same seeds in the same order.
+        shared: Variance of the mean difference over test sets; see :func:`shared_variance`.
+        level: Confidence level.
+    """
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    size, mean = len(differences), statistics.mean(differences)
+    values = statistics.mean(a), statistics.mean(b), mean
+    if size < 2:
+        raise ValueError("one run of each method says nothing about the methods: compare their samples instead")
+    between = statistics.variance(differences) / size
+    variance = between + shared
+    if abs(mean) <= ROUNDING and variance <= ROUNDING**2:
+        return Comparison(*values, mean, mean, 1.0, level, 0)
+    if variance == 0:
+        return Comparison(*values, mean, mean, 0.0, level, 0)
+    freedom = (size - 1) * (variance / between) ** 2 if between > 0 else math.inf
+    freedom = min(freedom, 1e6)
+    half = quantile(level, freedom) * math.sqrt(variance)
+    p_value = 1.0 if abs(mean) <= ROUNDING else two_sided_p(mean / math.sqrt(variance), freedom)
+    return Comparison(*values, mean - half, mean + half, p_value, level, 0)
+
+
+def shared_variance(a: Sequence[Counts], b: Sequence[Counts], *, resamples: int = 200, seed: int = 0) -> float:
+    """Variance over test sets of the mean difference between the runs of two methods, by resampling samples that all share.
+
+    Args:
+        a: Runs of the first method, on the same samples (or images) in the same order.
+        b: Runs of the second.
+        resamples: Number of resamples.
+        seed: Makes it repeatable.
+    """
+    # A generator of the same seed for each: the same resamples for all.
+    draws = [source.draw_samples(np.random.default_rng(seed), resamples) for source in (*a, *b)]
+    first, second = np.mean(draws[: len(a)], axis=0), np.mean(draws[len(a) :], axis=0)
+    return float(np.var(first - second, ddof=1))
