@@ -17,7 +17,7 @@ ROUNDING = 1e-6
 def compare_runs(a: Sequence[float], b: Sequence[float], *, shared: float = 0.0, level: float = 0.95) -> Comparison:
     r"""Compare a measure of two methods over runs, paired by seed: runs are the unit, not samples.
 
-    With the differences :math:`d_s` of n seeds, the variance of their mean is :math:`s_d^2 / n`, which covers everything that
+    With the differences :math:`d_s` of n seeds, the variance of their mean is :math:`s_d^2 / n`, covering everything that
     differs from run to run, plus ``shared``, the variance due to the test set, which all runs share and which no number of
     seeds averages out. The mean is compared with Student's t with Satterthwaite's degrees of freedom,
     :math:`(n - 1) (1 + \mathrm{shared} / (s_d^2 / n))^2`.
