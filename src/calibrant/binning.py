@@ -1,7 +1,7 @@
-"""The one rule that puts confidences into bins, and the only sums over bins.
+"""The only rule that assigns confidences to bins, and the only sums over bins.
 
-A bin is ``(lower, upper]``; the first also holds what lies at or below its lower edge, the last what lies above its upper
-one. Bins are therefore given by their ``M - 1`` inner edges, and every confidence belongs to exactly one bin.
+A bin is ``(lower, upper]``; the first bin also takes values at or below its lower edge, the last one values above its upper
+edge. Bins are therefore defined by their ``M - 1`` inner edges, and every confidence belongs to exactly one bin.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from calibrant.distributed import sum_over_processes
 
 
 class BinStatistics(NamedTuple):
-    """Sums over the samples of each of M bins: they merge by addition.
+    """Sums over the samples of each of M bins; they merge by addition.
 
-    There may be further dimensions in front, such as one for classes or resamples.
+    There may be leading dimensions, such as classes or resamples.
 
     Attributes:
         counts: ``(*, M)`` samples.
         confidence: ``(*, M)`` sum of their confidences, float64.
-        correct: ``(*, M)`` right predictions among them.
+        correct: ``(*, M)`` correct predictions.
     """
 
     counts: Tensor
@@ -48,7 +48,7 @@ class BinStatistics(NamedTuple):
         return BinStatistics(*(part.cpu().double() for part in self))
 
     def pooled(self, dim: int = 0) -> "BinStatistics":
-        """Summed over a dimension in front, such as that of the classes."""
+        """Summed over a leading dimension, such as the classes."""
         return BinStatistics(*(part.sum(dim=dim) for part in self))
 
     def means(self) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ class BinStatistics(NamedTuple):
         return confidence - accuracy
 
     def weights(self) -> Tensor:
-        """Share of the samples that lies in each bin; NaN if there are none."""
+        """Fraction of the samples in each bin; NaN if there are none."""
         return self.counts.double() / self.counts.sum(dim=-1, keepdim=True)
 
 
@@ -72,10 +72,10 @@ def equal_width_edges(num_bins: int) -> Tensor:
 
 
 def equal_mass_edges(confidence: Tensor, num_bins: int, add_up: Callable[[Tensor], Tensor] = sum_over_processes) -> Tensor:
-    """Inner edges of bins that hold (nearly) equally many of the confidences of all processes, in float64.
+    """Inner edges of bins that hold (nearly) equal numbers of the confidences of all processes, in float64.
 
-    Edge k is the sorted sequence c_0 <= ... <= c_{N-1} read, with linear interpolation, at position k N / M. ``confidence``
-    is this process's part, a vector of values in [0, 1]; some parts may be empty, not all. ``add_up`` sums over processes.
+    Edge k is the sorted sequence c_0 <= ... <= c_{N-1} at position k N / M, linearly interpolated. ``confidence`` is this
+    process's share, a vector of values in [0, 1]; some shares may be empty, but not all. ``add_up`` sums over processes.
     """
     ordered = confidence.sort().values
     total = int(add_up(torch.tensor(confidence.numel(), device=confidence.device)))
@@ -87,25 +87,25 @@ def equal_mass_edges(confidence: Tensor, num_bins: int, add_up: Callable[[Tensor
 
 
 def bin_index(confidence: Tensor, edges: Tensor) -> Tensor:
-    """Index of the bin of each confidence, for inner ``edges`` of the same type."""
+    """Bin index of each confidence, for inner ``edges`` of the same dtype."""
     return torch.bucketize(confidence, edges)
 
 
 def width_index(confidence: Tensor, num_bins: int) -> Tensor:
-    """Index of the bin of equal width of each confidence."""
+    """Index of the equal-width bin of each confidence."""
     return bin_index(confidence.double(), equal_width_edges(num_bins).to(confidence.device))
 
 
 def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinStatistics:
-    """Sums of the bins given by inner ``edges`` (in the type of ``confidence``)."""
+    """Sums over the bins with inner ``edges`` (of the same dtype as ``confidence``)."""
     return sums_by(bin_index(confidence, edges), len(edges) + 1, confidence, correct)
 
 
 def sums_by(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> BinStatistics:
-    """Sums over samples by the number of their bin, from 0 to ``size`` - 1."""
+    """Sums over samples by bin ``index``, from 0 to ``size`` - 1."""
     return BinStatistics(
         counts=torch.bincount(index, minlength=size),
-        # Not bincount with weights: of no samples at all it makes integers, which other processes cannot add to theirs.
+        # Not bincount with weights: without samples it returns integers, which cannot be added to other processes' floats.
         confidence=confidence.new_zeros(size, dtype=torch.float64).index_add_(0, index, confidence.double()),
         correct=torch.bincount(index[correct], minlength=size),
     )
@@ -114,8 +114,8 @@ def sums_by(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> Bi
 def _order_statistics(ordered: Tensor, ranks: Tensor, add_up: Callable[[Tensor], Tensor]) -> Tensor:
     """Values at 0-based ``ranks`` of the union of every process's sorted, non-negative ``ordered``.
 
-    Exact, and no process sees another's values: floats that are not negative are ordered as their bit patterns are, so a
-    bisection over bits, in which processes only add up how many of their values lie at or below a pattern, finds each rank.
+    Exact, and no process sees another's values: non-negative floats sort like their bit patterns, so each rank is found by
+    bisection over bit patterns, in which processes only add up their counts of values at or below a pattern.
     """
     as_integer = torch.int32 if ordered.dtype is torch.float32 else torch.int64
     bits = ordered.view(as_integer)

@@ -1,4 +1,4 @@
-"""Checks of arguments that say what was expected, what came, and under which name."""
+"""Argument checks whose errors name the argument, what was expected, and what was passed."""
 
 import math
 from numbers import Integral, Real
@@ -13,7 +13,7 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
 
 
 def in_range(name: str, value: float, low: float, high: float = math.inf, *, above: bool = False) -> float:
-    """Return ``value`` if it is a number from ``low`` (``above``: more than that) to ``high``; infinite only if both are."""
+    """Return ``value`` if it is a finite number from ``low`` (exclusive if ``above``) to ``high``."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {type(value).__name__} {value!r}")
     if not low <= value <= high or (above and value == low) or not -math.inf < value < math.inf:
@@ -24,9 +24,9 @@ def in_range(name: str, value: float, low: float, high: float = math.inf, *, abo
 
 
 def whole(name: str, value: int, low: int | None = None) -> int:
-    """Return ``value`` if it is a whole number, of at least ``low``."""
+    """Return ``value`` if it is an integer of at least ``low``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a whole number, got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__} {value!r}")
     if low is not None and value < low:
         raise ValueError(f"{name} must be at least {low}, got {value}")
     return value

@@ -128,9 +128,9 @@ def test_broken_audits_are_refused_by_place(found: Audit, change: dict[str, obje
 
 def test_verdicts(found: Audit, tmp_path: Path) -> None:
     off = f"confidence is off by {100 * found['ece']:.1f} points on average"
-    assert found.verdict == f"mine: {off}; the model is overconfident. Chance does not explain that (p < 0.001)."
+    assert found.verdict == f"mine: {off}; the model is overconfident. Chance alone does not explain this (p < 0.001)."
     timid = audit(save(tmp_path / "timid.npz", Z / 5), **FAST)
-    assert "the model is underconfident. Chance does not explain that (p = 0.0" in timid.verdict
+    assert "the model is underconfident. Chance alone does not explain this (p = 0.0" in timid.verdict
     calm = audit(save(tmp_path / "calm.npz", Z / 2), resamples=200)
     assert calm.test.p_value > 0.05
     assert calm.verdict.endswith(f"These 400 samples are consistent with perfect calibration (p = {calm.test.p_value:.2f}).")
@@ -151,7 +151,7 @@ def test_segmented_images(tmp_path: Path) -> None:
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
     save(tmp_path / "p.npz", Z, torch.full_like(Y, -100))
-    with pytest.raises(InputError, match="p.npz: every sample is labelled -100 and left out; there is nothing to measure"):
+    with pytest.raises(InputError, match="p.npz: every sample has the ignored label -100; there is nothing to measure"):
         audit(tmp_path / "p.npz")
 
 
@@ -179,7 +179,7 @@ def test_comparisons_are_paired(file: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_compared(file: Path, tmp_path: Path) -> None:
     first = audit(file, keep=True, **FAST)
     other = audit(save(tmp_path / "other.npz", Z, (Y + 1) % K), keep=True, **FAST)
-    with pytest.raises(InputError, match="mine.npz and .*other.npz have different labels; .*evaluate them one at a time"):
+    with pytest.raises(InputError, match="mine.npz and .*other.npz have different labels, .* evaluate the files one at a"):
         compare(first, other)
     assert compare(first, audit(file, **FAST)).measures == {}  # which did not keep its samples
 
@@ -209,7 +209,7 @@ def test_tables_and_pages(found: Audit, file: Path, tmp_path: Path) -> None:
         "400 samples, 4 classes",
     ):
         assert expected in text
-    assert "Worst calibrated classes" not in shown(found, worst=0)
+    assert "Worst-calibrated classes" not in shown(found, worst=0)
     page = found._repr_html_()
     assert ece in page
     assert "mine: 400 samples" in page

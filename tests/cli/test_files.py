@@ -69,7 +69,7 @@ def test_evaluate_tells_what_the_functions_tell(here: Path, capsys) -> None:
     assert found["calibration_test"]["p_value"] == pytest.approx(stats.calibration_test(z, y).p_value, abs=0.01)
     text = capsys.readouterr().out
     assert f"{100 * found['ece']:.2f} [{100 * found['intervals']['ece']['low']:.2f}, " in text
-    assert "the model is overconfident. Chance does not explain that (p < 0.001)." in text
+    assert "the model is overconfident. Chance alone does not explain this (p < 0.001)." in text
     assert (here / "f.png").read_bytes()[:4] == b"\x89PNG"
     page = (here / "r.html").read_text()
     assert "\\u003cscript>" in page  # in the page's data, as text; tests/report opens it in a browser
@@ -193,7 +193,7 @@ def test_auto_says_why(here: Path, capsys) -> None:
     save("t.npz", seed=1)
     assert run("calibrate", "v.npz", "t.npz", "--method", "auto", "--out", "auto") == 0
     text = capsys.readouterr().out
-    chosen = re.search(r"chosen: (\S+), for it has the lowest held-out NLL", text)
+    chosen = re.search(r"chosen: (\S+), which has the lowest held-out NLL", text)
     assert chosen
     scores = json.loads((here / "auto" / "metrics.json").read_text())["cross_validated_nll"]
     assert min(scores, key=scores.get) == chosen[1]

@@ -121,7 +121,7 @@ def test_a_recipe_of_ones_own(here: Path, capsys) -> None:
         (["digits-lt", "--trainer.device", "2"], "trainer.device is not known; did you mean 'devices'?"),
         (["digits-lt", "--model", "os.system"], "is code outside calibrant, which runs only with --allow-code"),
         (["fashion-mnist"], "fashion-mnist is not in data: expected FashionMNIST/raw"),
-        (["digits-lt", "--optimizer", "sgd", "--optimizer.lr", "1e12"], "the last good checkpoint stays in"),
+        (["digits-lt", "--optimizer", "sgd", "--optimizer.lr", "1e12"], "the last good checkpoint is kept in"),
     ],
 )
 @pytest.mark.usefixtures("here")

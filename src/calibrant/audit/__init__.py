@@ -1,4 +1,4 @@
-"""Audits of predictions: what is measured, with intervals, in tables, words and figures."""
+"""Audits of predictions: measures with confidence intervals, as tables, text and figures."""
 
 from calibrant.audit.measuring import audit, compare, short_names
 from calibrant.audit.record import Audit, PairedComparison

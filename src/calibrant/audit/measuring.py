@@ -1,4 +1,4 @@
-"""Auditing predictions: everything in one pass over a file, with intervals and a test."""
+"""Auditing predictions: every measure in one pass over a file, with intervals and a test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,19 +35,19 @@ def audit(
 
     Args:
         source: A file of predictions, or what :func:`calibrant.predictions.open_predictions` returns.
-        name: What to call them; the file's name if not given.
+        name: Name shown in tables; the file's name if not given.
         transform: Applied to logits first, such as a calibrator.
         counts: Training samples of each class, for head, medium and tail.
-        num_bins: Number of bins of the binned errors.
-        resamples: Resamples of each interval.
-        seed: Makes intervals repeatable.
-        keep: Keep 13 bytes of each sample, for :func:`compare`.
+        num_bins: Number of bins for the binned errors.
+        resamples: Number of resamples per interval.
+        seed: Seed of the resampling.
+        keep: Keep 13 bytes per sample, for :func:`compare`.
         advance: Called with the number of rows read, for a progress bar.
     """
     file = source if isinstance(source, Predictions) else open_predictions(source)
     file.require_target()
     counts = counts if counts is not None else file.train_counts
-    groups = {} if counts is None or file.shape else class_groups(counts)  # which are by numbers of samples, not of pixels
+    groups = {} if counts is None or file.shape else class_groups(counts)  # defined by sample counts, not pixels
     panel = Panel(file.num_classes, num_bins=num_bins, ignore_index=file.ignore_index, groups=groups)
     images = stats.ImageBins(num_bins=num_bins) if file.shape else None
     kept: list[KeptSamples] = []
@@ -62,9 +62,7 @@ def audit(
         advance(len(chunk.logits))
     result: PanelResult = panel.compute()
     if not result.samples:
-        raise InputError(
-            f"{file.path}: every sample is labelled {file.ignore_index} and left out; there is nothing to measure"
-        )
+        raise InputError(f"{file.path}: every sample has the ignored label {file.ignore_index}; there is nothing to measure")
     common = {"resamples": resamples, "seed": seed}
     if images is not None:
         intervals, test = images.intervals(**common), None
@@ -83,13 +81,13 @@ def from_panel(
     intervals: dict[str, stats.Interval],
     test: stats.CalibrationTest | None,
 ) -> Audit:
-    """The record of what a panel measured."""
+    """The audit of what a panel measured."""
     values = result.values()
     dense = "image_ece" in intervals
     if dense:
         values["image_ece"] = intervals["image_ece"].value
     else:
-        values.pop("mean_iou", None)  # which says something about segmented images only
+        values.pop("mean_iou", None)  # meaningful for segmentation only
     confidence, accuracy = result.bins.means()
     errors = calibration_error(result.class_bins).tolist()
     rows = [
@@ -131,15 +129,15 @@ def compare(first: Audit, second: Audit, *, num_bins: int = 15, resamples: int =
     a, b = first.kept, second.kept
     if not torch.equal(a.labels, b.labels):
         raise InputError(
-            f"{first.source} and {second.source} have different labels; they are compared sample by sample and have to "
-            "hold the same samples in the same order: evaluate them one at a time"
+            f"{first.source} and {second.source} have different labels, but a paired comparison needs the same samples "
+            "in the same order; evaluate the files one at a time"
         )
     measures = stats.compare_outcomes(a.outcomes, b.outcomes, num_bins=num_bins, resamples=resamples, seed=seed)
     return PairedComparison(first.name, second.name, {**measures, "nll": stats.compare_means(a.nll, b.nll)})
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """As much of each path, from its end, as tells it from the others."""
+    """The shortest suffix of each path that distinguishes it from the others."""
     parts = [path.with_suffix("").parts for path in paths]
     for depth in range(1, max(len(p) for p in parts) + 1):
         names = ["/".join(p[-depth:]) for p in parts]

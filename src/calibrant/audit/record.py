@@ -1,4 +1,4 @@
-"""What an audit found, as a record that goes to JSON and back."""
+"""The result of an audit, a record that converts to JSON and back."""
 
 import math
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from calibrant.stats import CalibrationTest, Comparison, Interval
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """Bins of equal width of the predicted class's confidence.
+    """Equal-width bins of the predicted class's confidence.
 
     Attributes:
-        counts: Samples in each.
+        counts: Samples in each bin.
         confidence: Their mean confidence; 0 in an empty bin.
         accuracy: Their accuracy; 0 in an empty bin.
     """
@@ -32,7 +32,7 @@ class ReliabilityBins:
     accuracy: list[float]
 
     def statistics(self) -> BinStatistics:
-        """The same as sums."""
+        """The same bins as sums."""
         counts, confidence, accuracy = (
             torch.tensor(part, dtype=torch.float64) for part in (self.counts, self.confidence, self.accuracy)
         )
@@ -44,8 +44,8 @@ class GroupRow:
     """Samples whose true class belongs to a group.
 
     Attributes:
-        samples: How many there are.
-        accuracy: Fraction of correct predictions; of a single class, its recall.
+        samples: Number of samples.
+        accuracy: Fraction of correct predictions; for a single class, its recall.
         confidence: Mean confidence of the predicted class.
         ece: Expected calibration error.
         nll: Negative log-likelihood.
@@ -75,7 +75,7 @@ class ClassRow(GroupRow):
 
 @dataclass(frozen=True)
 class KeptSamples:
-    """What is kept of each sample for a paired comparison: 13 bytes.
+    """What a paired comparison needs of each sample: 13 bytes.
 
     Attributes:
         labels: True classes.
@@ -90,21 +90,21 @@ class KeptSamples:
 
 @dataclass(frozen=True, repr=False)
 class Audit:
-    """What was found in one set of predictions; ``audit["ece"]`` is a measure, a fraction.
+    """The audit of one set of predictions; ``audit["ece"]`` is a measure, as a fraction.
 
     Attributes:
-        name: What it is called in tables.
+        name: Name shown in tables.
         source: Where the predictions came from.
         samples: Number of samples, or pixels.
         num_bins: Number of bins.
         values: Measures by their keys in :data:`calibrant.metrics.MEASURES`.
-        intervals: Intervals of those measures that have one.
-        how: How measures were computed.
+        intervals: Confidence intervals of the measures that have one.
+        how: How the measures were computed.
         bins: Bins for a reliability diagram.
-        classes: By true class.
-        groups: By group of classes.
+        classes: Results by true class.
+        groups: Results by group of classes.
         test: Test of perfect calibration; None for dense predictions, whose pixels are not independent.
-        kept: Single samples, if kept for a comparison; not written to files.
+        kept: Individual samples, if kept for a comparison; not written to files.
     """
 
     name: str
@@ -125,11 +125,11 @@ class Audit:
 
     @property
     def dense(self) -> bool:
-        """Whether the predictions are of segmented images."""
+        """Whether there is a prediction for every pixel."""
         return "image_ece" in self.values
 
     def shown(self, rank: int) -> list[Measure]:
-        """Measures that it has, of at most some rank."""
+        """The audit's measures up to a rank."""
         return [record for record in ranked(rank, dense=self.dense) if record.key in self.values]
 
     def text(self, record: Measure) -> str:
@@ -139,7 +139,7 @@ class Audit:
 
     @property
     def verdict(self) -> str:
-        """What it comes down to, in words."""
+        """A summary in plain words."""
         over, under = self.values["overconfidence"], self.values["underconfidence"]
         lean = "overconfident" if over > under else "underconfident"
         if math.isclose(over, under, rel_tol=0.5):
@@ -150,12 +150,12 @@ class Audit:
         if self.test.p_value > 0.05:
             fine = f"These {self.samples:,} samples are consistent with perfect calibration"
             return f"{text} {fine} (p = {self.test.p_value:.2f})."
-        return f"{text} Chance does not explain that (p {p_text(self.test.p_value)})."
+        return f"{text} Chance alone does not explain this (p {p_text(self.test.p_value)})."
 
     # To JSON and back
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types, measures on the top level."""
+        """As plain Python types, with the measures at the top level."""
         return {
             "name": self.name,
             "source": self.source,
@@ -173,7 +173,7 @@ class Audit:
 
     @classmethod
     def from_dict(cls, found: Any, where: str = "audit") -> "Audit":
-        """The record from what :meth:`to_dict` gave."""
+        """Rebuild the record from the output of :meth:`to_dict`."""
         if not isinstance(found, dict):
             raise InputError(f"{where}: expected an object, got {type(found).__name__}")
         keys = [key for key in found if key in MEASURES]
@@ -182,7 +182,7 @@ class Audit:
         fields = {"how": {}, "test": rest.get("calibration_test"), **rest, "values": values}
         return from_fields(cls, fields, where)
 
-    # Showing it
+    # Display
 
     def rows(self, rank: int = 3) -> Iterator[tuple[str, str, str]]:
         """Title, value with interval, and how it was computed."""
@@ -222,10 +222,10 @@ class PairedComparison:
             yield record.label, record.text(found.difference, sign="+"), ends, p_text(found.p_value).removeprefix("= ")
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types."""
+        """As plain Python types."""
         return {"first": self.first, "second": self.second, "measures": to_plain(self.measures)}
 
 
 def p_text(value: float) -> str:
-    """A p-value in a sentence."""
+    """A p-value with its relation sign."""
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def tables(audits: Sequence[Audit], comparisons: Sequence[PairedComparison] = (), *, worst: int = 5) -> "list[Table]":
-    """What the terminal shows: measures, groups of classes, the worst classes of the first, and differences."""
+    """What the terminal shows: measures, class groups, the worst classes of the first audit, and paired differences."""
     found = [measures_table(audits)]
     if any(audit.groups for audit in audits):
         found.append(_group_table(audits))
@@ -25,7 +25,7 @@ def tables(audits: Sequence[Audit], comparisons: Sequence[PairedComparison] = ()
 
 
 def plain_table(title: str, first: str, columns: Sequence[str]) -> "Table":
-    """An empty table in the package's style; names may hold anything."""
+    """An empty table in the package's style; markup in names is escaped."""
     module, escape = require("rich.table", "tables in the terminal"), require("rich.markup", "tables").escape
     table: Table = module.Table(title=escape(title), title_justify="left", box=require("rich.box", "tables").SIMPLE_HEAD)
     table.add_column(escape(first), no_wrap=True)
@@ -41,7 +41,7 @@ def add_row(table: "Table", *entries: str) -> None:
 
 
 def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequence[str] = (), rank: int = 3) -> "Table":
-    """One column for each audit; of a single one, also how each measure was computed."""
+    """One column per audit; for a single audit, also how each measure was computed."""
     first, several = audits[0], len(audits) > 1
     level = next(iter(first.intervals.values())).level
     title = title or f"{first.samples:,} samples, {len(first.classes)} classes; {100 * level:.0f} % intervals in brackets"
@@ -73,8 +73,8 @@ def _group_table(audits: Sequence[Audit]) -> "Table":
 
 def _class_table(audit: Audit, worst: int) -> "Table":
     order = sorted(audit.classes, key=lambda row: -row.classwise_ece)[:worst]
-    title = f"Worst calibrated classes of {audit.name}, %"
-    table = plain_table(title, "class", ["samples", "recall", "mean confidence", "ECE of its probability"])
+    title = f"Worst-calibrated classes of {audit.name}, %"
+    table = plain_table(title, "class", ["samples", "recall", "mean confidence", "classwise ECE"])
     for row in order:
         found = ["-", "-"] if not row.samples else [f"{100 * row.accuracy:.2f}", f"{100 * row.confidence:.2f}"]
         add_row(table, row.name, f"{row.samples:,}", *found, f"{100 * row.classwise_ece:.2f}")
@@ -91,7 +91,7 @@ def _comparison_table(comparisons: Sequence[PairedComparison]) -> "Table":
 
 def figure(audits: Sequence[Audit]) -> "Canvas":
     """Reliability diagrams side by side."""
-    from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415 - matplotlib takes a while
+    from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415 - matplotlib is slow to import
 
     diagrams = [ReliabilityDiagram.from_bins(a.bins.statistics(), a.intervals["ece"], a.name) for a in audits]
     return ReliabilityDiagram.side_by_side(diagrams)

@@ -12,24 +12,24 @@ from calibrant import __version__
 from calibrant.errors import InputError
 from calibrant.extras import require
 
-#: Every command, its module under ``calibrant.cli``, and what it does.
+#: Every command and what it does.
 COMMANDS = {
-    "train": "train a classifier from a recipe; the same command again resumes",
-    "compare": "train several losses with several seeds and print the table",
-    "evaluate": "audit files of predictions: accuracy, proper scores, calibration errors with intervals",
+    "train": "train a classifier from a recipe, or resume an interrupted run",
+    "compare": "train several losses with several seeds and tabulate the results",
+    "evaluate": "audit prediction files: accuracy, proper scores and calibration errors, with intervals",
     "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
-    "apply": "calibrate a file of predictions with a saved calibrator",
-    "ood": "tell unknown data from known by the uncertainty of runs: AUROC, FPR95, AUPR",
-    "shift": "measure runs on corrupted test images: accuracy and ECE against severity",
-    "report": "write a self-contained page of a study, of runs, or of files of predictions",
-    "list": "show recipes, losses, calibrators, metrics, models, data sets and corruptions",
+    "apply": "calibrate a prediction file with a saved calibrator",
+    "ood": "measure how well runs detect out-of-distribution data: AUROC, FPR95, AUPR",
+    "shift": "measure runs on corrupted test images: accuracy and ECE by severity",
+    "report": "write a self-contained HTML page about a study, runs or prediction files",
+    "list": "list recipes, losses, calibrators, metrics, models, data sets and corruptions",
 }
-#: Those that take fields of a recipe.
+#: Commands that also take recipe fields.
 RECIPES = ("train", "compare")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 fine, 2 bad usage or input, 130 interrupted."""
+    """Run a command and return its exit code: 0 success, 2 bad usage or input, 130 interrupted."""
     try:
         require("jsonargparse", "the command line")
         require("rich", "the command line")
@@ -55,7 +55,7 @@ def _module(command: str) -> Any:
 
 
 def split_fields(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The command's own arguments, and the fields of a recipe that train and compare take besides."""
+    """Separate the command's own arguments from the recipe fields that train and compare also take."""
     from calibrant.cli.fields import split
 
     if not arguments or arguments[0] not in RECIPES:

@@ -1,4 +1,4 @@
-"""``calibrant apply``: calibrate a file of predictions."""
+"""``calibrant apply``: calibrate a prediction file."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from calibrant.predictions import Chunk
 
 EXAMPLE = """\
-Reads a calibrator that calibrant calibrate wrote and writes calibrated predictions: log-probabilities, which are logits of
-the calibrated probabilities, or with --as probs the probabilities themselves. Labels are copied if there are any.
+Applies a calibrator saved by calibrant calibrate and writes the calibrated predictions: log-probabilities, which serve as
+logits, or with --as probs the probabilities themselves. Labels are copied if there are any.
 
 example:
   calibrant apply calibrator test.npz --output calibrated.npz
@@ -20,11 +20,11 @@ example:
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Calibrate a file of predictions with a saved calibrator.\n\n" + EXAMPLE)
+    options = Parser(description="Calibrate a prediction file with a saved calibrator.\n\n" + EXAMPLE)
     options.add_argument("calibrator", metavar="CALIBRATOR", help="Folder of a saved calibrator.")
-    options.add_argument("file", metavar="FILE", help="Predictions: .npz, .csv, .parquet or a run folder.")
+    options.add_argument("file", metavar="FILE", help="Predictions: an .npz, .csv or .parquet file, or a run folder.")
     options.add_argument("--output", "-o", metavar="FILE", required=True, help="The .npz to write.")
-    options.option("--as", metavar="KIND", type=str, default="logits", help="Write logits or probs.")
+    options.option("--as", metavar="KIND", type=str, default="logits", help="What to write: logits or probs.")
     options.reading_options()
     options.option("--force", action="store_true", help="Replace the file if it exists.")
     return options
@@ -49,10 +49,10 @@ def run(config: Any) -> None:
     refuse_existing(config.output, force=config.force)
     if file.num_classes != calibrator.num_classes:
         raise InputError(
-            f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted with {calibrator.num_classes}"
+            f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted on {calibrator.num_classes}"
         )
     if posthoc.CALIBRATORS[calibrator.key].dense and len(file.shape) != 2:
-        raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), {file.path} holds others")
+        raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), but {file.path} is not dense")
     rows = file.count()
     with progress(f"calibrating {file.path.name}", rows) as advance:
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from calibrant.predictions import Predictions
 
 EXAMPLE = """\
-Fits on validation predictions, which the network was not trained on, and measures before and after on test predictions. The
-calibrator goes to a folder that calibrant apply and calibrant.posthoc.load read.
+Fits calibrators on validation predictions, which the network was not trained on, and measures test predictions before and
+after calibration. Calibrators are saved to --out, for calibrant apply and calibrant.posthoc.load.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(2000, 5)); \\
@@ -27,22 +27,22 @@ example:
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Fit post-hoc calibrators and measure them.\n\n" + EXAMPLE)
-    options.add_argument("validation", metavar="VALIDATION", help="Predictions to fit on; a run folder's validation part.")
-    options.add_argument("test", metavar="TEST", help="Predictions to measure on; a run folder's test part.")
+    options.add_argument("validation", metavar="VALIDATION", help="Predictions to fit on: a file, or a run folder.")
+    options.add_argument("test", metavar="TEST", help="Predictions to measure on: a file, or a run folder.")
     options.option(
         "--method",
         nargs="+",
         default=["temperature"],
         metavar="METHOD",
-        help="Calibrators (calibrant list calibrators); all; or auto, the best by cross-validated NLL on the validation "
+        help="Calibrators (see calibrant list calibrators), all, or auto: the best by cross-validated NLL on the validation "
         "predictions.",
     )
     options.reading_options()
     options.measuring_options()
-    options.option("--folds", type=int, default=5, help="Folds of the cross-validation of auto.")
+    options.option("--folds", type=int, default=5, help="Cross-validation folds of --method auto.")
     options.option("--out", metavar="FOLDER", default="calibrator", help="Folder for calibrators and metrics.json.")
-    options.option("--same-data", action="store_true", help="Allow measuring on the data that was fitted: optimistic.")
-    options.option("--force", action="store_true", help="Replace what exists.")
+    options.option("--same-data", action="store_true", help="Allow measuring on the fitting data, which is optimistic.")
+    options.option("--force", action="store_true", help="Replace existing files.")
     return options
 
 
@@ -111,7 +111,7 @@ def _open(config: Any) -> "tuple[Predictions, Predictions]":
     if (fitting.num_classes, len(fitting.shape)) != (testing.num_classes, len(testing.shape)):
         files = (fitting, testing)
         kinds = [f"{file.path} has {file.num_classes} classes{' of pixels' if file.shape else ''}" for file in files]
-        raise InputError(f"{kinds[0]}, {kinds[1]}; they have to be the same")
+        raise InputError(f"{kinds[0]}, but {kinds[1]}; they must match")
     return fitting, testing
 
 
@@ -128,7 +128,7 @@ def _read(fitting: "Predictions", testing: "Predictions", config: Any) -> "tuple
     with progress(f"reading {fitting.path.name}", None):
         logits, target = fitting.read_all()
     if not bool((target != config.ignore_index).any()):
-        raise InputError(f"{fitting.path}: every sample is labelled {config.ignore_index} and left out; nothing to fit")
+        raise InputError(f"{fitting.path}: every sample has the ignored label {config.ignore_index}; nothing to fit")
     if not config.same_data and same_predictions(fitting, testing, logits, target):
         raise InputError(
             f"{fitting.path} and {testing.path} hold the same predictions: fitting and measuring on the same data flatters "
@@ -138,7 +138,7 @@ def _read(fitting: "Predictions", testing: "Predictions", config: Any) -> "tuple
 
 
 def _explain(scores: dict[str, float], folds: int) -> list[str]:
-    """Print the scores and which method is chosen; return it, or nothing if none helps."""
+    """Print the scores and the chosen method; return it, or an empty list if none helps."""
     from calibrant.audit.tables import add_row, plain_table
 
     table = plain_table(f"Held-out NLL of the validation predictions, {folds} folds", "method", ["NLL"])
@@ -147,11 +147,11 @@ def _explain(scores: dict[str, float], folds: int) -> list[str]:
     out.print(table)
     chosen = min(scores, key=lambda key: scores[key])
     others = sorted(value for key, value in scores.items() if key != chosen)
-    ahead = f", {others[0] - scores[chosen]:.4f} less than the next" if others else ""
+    lead = f" by {others[0] - scores[chosen]:.4f}" if others else ""
     if chosen == "none":
-        out.print(f"chosen: none, for every calibrator makes the held-out NLL worse{ahead}; no calibrator is written")
+        out.print(f"chosen: none; every calibrator makes the held-out NLL worse, the best{lead}; no calibrator is written")
         return []
-    out.print(f"chosen: {chosen}, for it has the lowest held-out NLL{ahead}")
+    out.print(f"chosen: {chosen}, which has the lowest held-out NLL{lead}")
     return [chosen]
 
 

@@ -1,4 +1,4 @@
-"""``calibrant compare``: methods x options x seeds, and the tables that come out."""
+"""``calibrant compare``: train methods x options x seeds and tabulate the results."""
 
 import contextlib
 import sys
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from calibrant.study import Job, Study
 
 EXAMPLE = """\
-Trains every method with every seed, each in a run folder of its own, and prints mean and standard deviation over seeds,
-before and after temperature scaling. Finished runs are kept and interrupted ones resumed when the same command is called
-again; fields of the recipe are overridden as in calibrant train.
+Trains every loss with every seed, each in its own run folder, and prints the mean and standard deviation over seeds, before
+and after temperature scaling. Running the same command again keeps finished runs and resumes interrupted ones. Recipe fields
+are overridden as in calibrant train.
 
 example:
   calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 3 --out runs/example
@@ -28,38 +28,39 @@ LOSSES = ["ce", "cals-alm"]
 
 
 def parser() -> Parser:
-    """Options of the command; fields of the recipe are parsed by themselves."""
+    """Options of the command; recipe fields are parsed separately."""
     options = Parser(description="Compare losses.\n\n" + EXAMPLE)
-    options.add_argument("recipe", metavar="RECIPE", help="Name of a recipe that calibrant ships, or a .yaml.")
-    options.option("--losses", nargs="+", metavar="KEY", default=LOSSES, help="Losses to compare; all for all.")
-    options.option("--seeds", nargs="+", type=int, default=[3], help="Number of seeds, or several seeds by number.")
+    options.add_argument("recipe", metavar="RECIPE", help="Name of a built-in recipe, or a .yaml file.")
+    options.option("--losses", nargs="+", metavar="KEY", default=LOSSES, help="Losses (see calibrant list losses), or all.")
+    options.option("--seeds", nargs="+", type=int, default=[3], help="How many seeds, or the seeds themselves.")
     options.option(
-        "--set", nargs="+", metavar="FIELD=VALUES", default=[], help="Fields to vary, such as loss.margin=5,10,15."
+        "--set", nargs="+", metavar="FIELD=VALUES", default=[], help="Fields to sweep, such as loss.margin=5,10,15."
     )
     options.option(
-        "--metrics", nargs="+", metavar="NAME", default=[], help="Columns of the table; all for the papers' whole family."
+        "--metrics", nargs="+", metavar="NAME", default=[], help="Table columns (see calibrant list metrics), or all."
     )
-    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Also detect unknown data; see calibrant ood.")
+    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Also detect OOD data; see calibrant ood.")
     options.option("--shift", action="store_true", help="Also measure on corrupted test images; see calibrant shift.")
     options.option(
         "--validation",
         nargs="+",
         metavar="KIND",
         default=[],
-        help="Validation sets: clean, shifted (corrupted), small (a tenth) or noisy (a fifth of the labels wrong).",
+        help="Validation sets to compare: clean, shifted (corrupted images), small (a tenth), noisy (a fifth of the labels "
+        "wrong).",
     )
-    options.option("--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators after training.")
-    options.option("--out", metavar="FOLDER", help="Folder of the study; runs/RECIPE if not given.")
-    options.option("--jobs", type=int, default=1, help="Runs trained at once, the cores divided among them.")
+    options.option("--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators to fit afterwards.")
+    options.option("--out", metavar="FOLDER", help="Study folder; runs/RECIPE if not given.")
+    options.option("--jobs", type=int, default=1, help="Runs trained in parallel; they share the CPU cores.")
     options.option("--launcher", default="local", help="local, or ray for a Ray cluster.")
-    options.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="What a run needs of Ray: gpu=1 cpu=4.")
+    options.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="Ray resources per run: gpu=1 cpu=4.")
     options.option("--report", action="store_true", help="Also write report.html.")
     options.training_options()
     return options
 
 
 def run(config: Any, fields: list[str]) -> None:
-    """Train what is missing, and show the table."""
+    """Train the missing runs and show the table."""
     from calibrant.errors import InputError
 
     study = make_study(config, fields)
@@ -82,9 +83,9 @@ def run(config: Any, fields: list[str]) -> None:
     try:
         if config.ood or config.shift:
             load = networks(study.recipe.data.root, allow_code=config.allow_code)
-            with progress("unknown and corrupted data", len(study.finished)) as advance:
+            with progress("OOD and corrupted data", len(study.finished)) as advance:
                 study.measure_beyond(ood=config.ood, shift=config.shift, load=load, advance=advance)
-    except (InputError, OSError) as found:  # the table is not lost for it
+    except (InputError, OSError) as found:  # still show the table
         problem = found
         study.more.clear()
     if posthoc:
@@ -109,7 +110,7 @@ def make_study(config: Any, fields: list[str]) -> "Study":
     for name in ("loss", "loss.name"):
         if name in overrides:
             if losses != LOSSES:
-                raise InputError(f"--{name} and --losses both name losses; pass --losses alone")
+                raise InputError(f"--{name} and --losses both name losses; pass only --losses")
             losses = [str(overrides.pop(name))]
     varied = parse_varied(config.set)
     if config.validation:
@@ -150,7 +151,7 @@ def parse_resources(texts: list[str]) -> dict[str, float]:
 
 
 def _show(study: "Study", result: Any) -> None:
-    """The table, a few measures at a time where the terminal is narrow, and errors after other calibrators."""
+    """Print the table, split if the terminal is narrow, and the ECE after other calibrators."""
     from calibrant.audit.tables import add_row, plain_table
     from calibrant.study import StudyTable
     from calibrant.study.summary import mean_text
@@ -166,7 +167,7 @@ def _show(study: "Study", result: Any) -> None:
 
 
 def _tell(job: "Job", study: "Study") -> None:
-    """A line per run, where there is no terminal for a live table."""
+    """Print a line per run, when there is no terminal for a live table."""
     ended = f"{len(study.state.done) + len(study.state.failed)} of {len(study.jobs)}"
     err.print(f"{job.method}, seed {job.seed}: {_result(job, study)} ({ended})", markup=False)
 
@@ -180,7 +181,7 @@ def _result(job: "Job", study: "Study") -> str:
 
 @contextlib.contextmanager
 def _live(study: "Study") -> Iterator[None]:
-    """A table that shows what runs, how far, and results so far."""
+    """A live table of running jobs, their progress and the results so far."""
     from rich.live import Live
 
     start = time.time()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
-#: Arguments of the library, as its messages name them, and the flags that they are called here.
+#: Library arguments, as its messages name them, and the matching flags.
 FLAGS = {
     'kind="logits"': "--logits",
     'kind="probs"': "--probs",
@@ -32,7 +32,7 @@ FLAGS = {
 
 
 def as_flags(message: str) -> str:
-    """Turn the Python arguments that a message names between backticks, such as `force=True`, into flags."""
+    """Turn Python arguments in backticks, such as `force=True`, into flags."""
 
     def flag(match: re.Match[str]) -> str:
         name, equals, value = match.group(1).partition("=")
@@ -45,17 +45,17 @@ def as_flags(message: str) -> str:
 
 
 class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Leaves lines of descriptions and examples as they are, and shows only those defaults that tell something."""
+    """Keeps the line breaks of descriptions and examples, and hides defaults that say nothing."""
 
     def _expand_help(self, action: argparse.Action) -> str:
         text = str(super()._expand_help(action))
-        for nothing in (" (default: null)", " (default: False)", " (required)", ", default: null"):
+        for nothing in (" (default: null)", " (default: False)", " (default: [])", " (required)", ", default: null"):
             text = text.replace(nothing, "")
         return text
 
 
 class Parser(ArgumentParser):
-    """A parser whose options are written with dashes or underscores."""
+    """A parser that accepts options with dashes or underscores."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=_Help, allow_abbrev=False, **kwargs)
@@ -67,35 +67,35 @@ class Parser(ArgumentParser):
         self.add_argument(*names, **kwargs)
 
     def reading_options(self) -> None:
-        """Options on how to read files of predictions."""
+        """Options for reading prediction files."""
         self.option("--logits", action="store_true", help="The scores are logits (or log-probabilities).")
         self.option("--probs", action="store_true", help="The scores are probabilities.")
         self.option("--scores", metavar="NAME", help="Name of the array of scores in an .npz, if not logits or probs.")
         self.option("--label", metavar="NAME", help="Name of the array or column of true classes, if not target or label.")
-        self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to leave out.")
+        self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to ignore.")
 
     def measuring_options(self) -> None:
-        """Options on how to measure."""
-        self.option("--num-bins", type=int, default=15, help="Number of bins of the binned errors.")
-        self.option("--resamples", type=int, default=1000, help="Resamples of each interval.")
-        self.option("--seed", type=int, default=0, help="Seed of the intervals.")
-        self.option("--figure", metavar="FILE", help="Reliability diagrams, as .png, .pdf or .svg.")
+        """Options for measuring."""
+        self.option("--num-bins", type=int, default=15, help="Number of bins for the binned errors.")
+        self.option("--resamples", type=int, default=1000, help="Resamples per interval.")
+        self.option("--seed", type=int, default=0, help="Seed of the resampling.")
+        self.option("--figure", metavar="FILE", help="Write reliability diagrams to a .png, .pdf or .svg.")
 
     def run_options(self) -> None:
-        """Options of commands that use the network of a run again."""
-        self.option("--data.root", metavar="FOLDER", help="Folder of all data; that of the run if not given.")
-        self.option("--force", action="store_true", help="Repeat what is done already.")
-        self.option("--allow-code", action="store_true", help="Let the run's recipe name code outside calibrant.")
+        """Options of commands that reuse the network of a run."""
+        self.option("--data.root", metavar="FOLDER", help="Data folder; the run's if not given.")
+        self.option("--force", action="store_true", help="Redo finished work.")
+        self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the run's recipe.")
 
     def training_options(self) -> None:
-        """Options on how to train."""
-        self.option("--quiet", action="store_true", help="No progress.")
-        self.option("--force", action="store_true", help="Start over where there is a run already.")
-        self.option("--allow-code", action="store_true", help="Let the recipe name code outside calibrant.")
+        """Options for training."""
+        self.option("--quiet", action="store_true", help="Show no progress.")
+        self.option("--force", action="store_true", help="Start over if there is already a run.")
+        self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the recipe.")
 
 
 def open_file(path: str, config: Any, part: str = "test") -> Any:
-    """Open predictions as the reading options say."""
+    """Open predictions with the reading options."""
     from calibrant.errors import InputError
     from calibrant.predictions import open_predictions
 
@@ -108,7 +108,7 @@ def open_file(path: str, config: Any, part: str = "test") -> Any:
 
 
 def protect_runs(*paths: str | None) -> None:
-    """Refuse to write a file over one that belongs to a run."""
+    """Refuse to overwrite a file that belongs to a run."""
     from calibrant.errors import InputError
     from calibrant.runs import RunFolder
 
@@ -120,7 +120,7 @@ def protect_runs(*paths: str | None) -> None:
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
-    """A bar on standard error that vanishes when done; yields a function that moves it on."""
+    """A progress bar on standard error that disappears when done; yields a function that advances it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
@@ -128,7 +128,7 @@ def progress(what: str, total: int | None) -> Iterator[Any]:
 
 
 def error(message: str) -> None:
-    """One sentence on standard error."""
+    """Print an error on standard error."""
     err.print(f"calibrant: {as_flags(message)}", markup=False)
 
 
@@ -140,24 +140,24 @@ def warn(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Warnings as sentences, without the place in the code."""
+    """Print a warning without its location in the code."""
     del filename, lineno, file, line
     if not issubclass(category, DeprecationWarning | FutureWarning):
         err.print(f"calibrant: warning: {as_flags(str(message))}", markup=False)
 
 
 def percent(value: float) -> str:
-    """A fraction as the tables print it."""
+    """A fraction in percent, as tables print it."""
     return f"{100 * value:.2f}"
 
 
 def wrote(path: object) -> None:
-    """Say where something went."""
+    """Report a written file."""
     out.print(f"wrote {path}", markup=False)
 
 
 def networks(root: str | None, *, allow_code: bool) -> "Callable[[RunFolder], TrainedNetwork]":
-    """A function that loads the network of a run, and keeps the last one: it is asked for again with every data set."""
+    """A function that loads the network of a run and caches the last one, which every data set asks for again."""
     from calibrant.evaluation import TrainedNetwork
 
     return functools.lru_cache(maxsize=1)(functools.partial(TrainedNetwork.load, root=root, allow_code=allow_code))

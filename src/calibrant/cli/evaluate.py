@@ -1,4 +1,4 @@
-"""``calibrant evaluate``: audit files of predictions."""
+"""``calibrant evaluate``: audit prediction files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from calibrant.audit import Audit
 
 EXAMPLE = """\
-The predictions are an .npz with arrays logits (or probs) and target, a .csv or .parquet with one column per class and a
-column label, or a run folder. Several files of the same samples are compared with the first. Files are written only where
---output, --figure or --report name them; what is there under that name is replaced.
+Predictions are an .npz with arrays logits (or probs) and target, a .csv or .parquet with one column per class and a label
+column, or a run folder. Further files, of the same samples, are compared with the first. Nothing is written unless --output,
+--figure or --report is given; existing files are replaced.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -22,16 +22,16 @@ example:
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Audit files of predictions.\n\n" + EXAMPLE)
-    options.add_argument("files", nargs="+", metavar="FILE", help="Predictions: .npz, .csv, .parquet or a run folder.")
+    options = Parser(description="Audit prediction files.\n\n" + EXAMPLE)
+    options.add_argument("files", nargs="+", metavar="FILE", help="Predictions: .npz, .csv, .parquet or run folders.")
     options.reading_options()
     options.measuring_options()
     options.option(
-        "--counts", metavar="FILE", help="Training samples of each class, one number a line: adds head, medium, tail."
+        "--counts", metavar="FILE", help="Training samples of each class, one per line: adds head, medium and tail classes."
     )
-    options.option("--worst", type=int, default=5, help="How many of the worst calibrated classes to list.")
-    options.option("--output", metavar="FILE", help="A .json with all numbers.")
-    options.option("--report", metavar="FILE", help="A self-contained .html page.")
+    options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
+    options.option("--output", metavar="FILE", help="Write all numbers to a .json.")
+    options.option("--report", metavar="FILE", help="Write a self-contained .html page.")
     return options
 
 
@@ -75,7 +75,7 @@ def run(config: Any) -> None:
 
 
 def read_counts(path: str, classes: int) -> list[int]:
-    """Numbers of training samples: one a line, the last of each line if there are several columns."""
+    """Training samples of each class: one number per line, in the last column if there are several."""
     from calibrant.errors import InputError
 
     try:
@@ -86,7 +86,7 @@ def read_counts(path: str, classes: int) -> list[int]:
         counts = [int(number) for number in numbers]
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{path} must hold one whole number a line, the training samples of each class ({error})"
+            f"{path} must hold one integer per line, the number of training samples of each class ({error})"
         ) from error
     if len(counts) != classes or min(counts) < 0:
         raise InputError(f"{path} has {len(counts)} counts, but there are {classes} classes")

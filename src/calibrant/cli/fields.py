@@ -1,10 +1,10 @@
-"""Fields of a recipe on the command line: --loss mbls --loss.margin 6 --optimizer.lr=1e-3."""
+"""Recipe fields on the command line: --loss mbls --loss.margin 6 --optimizer.lr=1e-3."""
 
 from typing import Any
 
 
 def split(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
-    """A command's own arguments, by its ``known`` options, and the fields of a recipe between them."""
+    """Separate a command's own arguments, given its ``known`` options, from recipe fields."""
     own, fields = list[str](), list[str]()
     expects = False  # whether a field's value comes next
     for argument in arguments:
@@ -29,7 +29,7 @@ def parse(fields: list[str]) -> dict[str, Any]:
 
 
 def value(text: str) -> Any:
-    """A value as YAML reads it, and numbers such as 1e-3 and inf, which YAML takes for words."""
+    """Parse a value as YAML, and also numbers such as 1e-3 and inf, which YAML reads as strings."""
     from calibrant.extras import require
 
     yaml = require("yaml", "fields of a recipe")
@@ -37,7 +37,7 @@ def value(text: str) -> Any:
         found = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    if isinstance(found, str) and found == text:  # else it was in quotes
+    if isinstance(found, str) and found == text:  # otherwise it was quoted
         try:
             return float(found)
         except ValueError:

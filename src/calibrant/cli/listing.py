@@ -1,4 +1,4 @@
-"""``calibrant list``: what calibrant knows by name."""
+"""``calibrant list``: everything that has a name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ example:
 """
 #: What can be listed, and what it is for.
 KINDS = {
-    "recipes": "training runs, those of the papers among them: calibrant train NAME",
+    "recipes": "training recipes, including those of the papers: calibrant train NAME",
     "losses": "training losses: calibrant train RECIPE --loss KEY",
-    "calibrators": "post-hoc calibration: calibrant calibrate ... --method KEY",
-    "metrics": "measures: columns of tables, and --select KEY of a recipe",
+    "calibrators": "post-hoc calibrators: calibrant calibrate ... --method KEY",
+    "metrics": "metrics: calibrant compare RECIPE --metrics KEY, or calibrant train RECIPE --select KEY",
     "models": "networks: calibrant train RECIPE --model NAME",
     "data": "data sets: calibrant train RECIPE --data NAME",
     "corruptions": "corruptions of test images: calibrant shift RUN --corruptions NAME",
@@ -26,10 +26,10 @@ KINDS = {
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Show what calibrant knows by name.\n\n" + EXAMPLE)
+    options = Parser(description="List what recipes and commands can refer to by name.\n\n" + EXAMPLE)
     options.add_argument("what", metavar="WHAT", nargs="?", help=f"One of {', '.join(KINDS)}; an overview if not given.")
     options.option(
-        "--data.root", metavar="FOLDER", help="Where recipes look for data; the variable CALIBRANT_DATA if not given."
+        "--data.root", metavar="FOLDER", help="Data folder; the environment variable CALIBRANT_DATA if not given."
     )
     return options
 
@@ -53,7 +53,7 @@ def _table(*columns: str) -> "Table":
 
 
 def _overview() -> "Table":
-    table = _table("list", "", "what it is for")
+    table = _table("list", "", "use")
     for kind, purpose in KINDS.items():
         table.add_row(kind, str(globals()[f"_{kind}"](None).row_count), purpose)
     return table
@@ -62,7 +62,7 @@ def _overview() -> "Table":
 def _recipes(root: str | None) -> "Table":
     from calibrant.recipes import RECIPES
 
-    table = _table("recipe", "data", "network", "job", "data is there")
+    table = _table("recipe", "data", "network", "training", "data found")
     for name, entry in RECIPES.items():
         recipe = entry.load()
         job = f"{recipe.epochs} epochs, batch {recipe.batch_size}"
@@ -85,7 +85,7 @@ def _losses(root: str | None) -> "Table":
     from calibrant.losses import METHODS
 
     rows = [(m.key, m.title, m.paper, m.adaptive) for m in METHODS.values()]
-    return _methods("loss", "learns on validation data", rows)
+    return _methods("loss", "learns from validation data", rows)
 
 
 def _calibrators(root: str | None) -> "Table":
@@ -107,7 +107,7 @@ def _metrics(root: str | None) -> "Table":
     del root
     from calibrant.metrics import MEASURES
 
-    table = _table("key", "measure", "what it says", "better when", "interval by")
+    table = _table("key", "metric", "meaning", "better", "interval")
     for record in MEASURES.values():
         better = "higher" if record.higher else "lower"
         table.add_row(record.key, record.title, record.about, better, record.interval or "")
@@ -115,7 +115,7 @@ def _metrics(root: str | None) -> "Table":
 
 
 def _entries(table: Any, *more: tuple[str, str]) -> "Table":
-    rows = _table("name", "what it is")
+    rows = _table("name", "description")
     for entry in table.values():
         rows.add_row(entry.key, entry.title)
     for row in more:
@@ -129,7 +129,7 @@ def _models(root: str | None) -> "Table":
 
     return _entries(
         MODELS,
-        ("timm:NAME", "any image network of timm"),
+        ("timm:NAME", "any image classifier of timm"),
         ("smp:NAME", "any architecture of segmentation_models_pytorch, such as smp:DeepLabV3 --model.encoder resnet50"),
     )
 

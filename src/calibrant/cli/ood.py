@@ -1,4 +1,4 @@
-"""``calibrant ood``: is a run's network less confident on what it was not trained on?"""
+"""``calibrant ood``: is a run's network less confident on data unlike its training data?"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from calibrant.runs import OODResult, Stage
 
 EXAMPLE = """\
-Predicts unknown data with the network of each run and measures how well its uncertainty tells them from the run's own
-test samples: area under the ROC curve (AUROC) with its 95 % interval, share of the unknown taken for known when 95 % of the
-known are (FPR95), area under the precision-recall curve (AUPR); for the entropy, the largest probability and the energy,
-before and after temperature scaling. Results go to ood.json of the run, logits to predictions/ood-NAME.npz, the curves to
-ood-NAME.png; what is there is not done again.
+Predicts out-of-distribution (OOD) data with the network of each run and measures how well its uncertainty separates them
+from the run's own test samples: area under the ROC curve (AUROC) with its 95 % interval, fraction of OOD samples accepted
+when 95 % of the test samples are (FPR95), and area under the precision-recall curve (AUPR). The uncertainty is the entropy,
+the largest probability or the energy, before and after temperature scaling. Results go to ood.json in the run folder, logits
+to predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
 
-Unknown data: mnist, fashion-mnist, cifar10, cifar100, svhn (their test parts, made of the network's size and colours),
+OOD data: mnist, fashion-mnist, cifar10, cifar100, svhn (their test sets, converted to the network's size and channels),
 noise (Gaussian), fog:5 (the run's own test images, corrupted; see calibrant shift), a folder of images, or an .npz with an
 array x. For a run on texts, a folder or csv of texts.
 
@@ -30,18 +30,18 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Detect out-of-distribution samples.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
-    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Unknown data, by name or path; must be given.")
+    options.option("--ood", nargs="+", metavar="NAME", default=[], help="OOD data, by name or path; required.")
     options.run_options()
-    options.option("--limit", type=int, help="At most so many unknown samples.")
+    options.option("--limit", type=int, help="Maximum number of OOD samples.")
     options.option(
-        "--data.download", type=bool, nargs="?", const=True, default=False, help="Let torchvision download what is missing."
+        "--data.download", type=bool, nargs="?", const=True, default=False, help="Let torchvision download missing data."
     )
-    options.option("--figure", metavar="FILE", help="ROC curves of all runs by entropy, for the first of the unknown data.")
+    options.option("--figure", metavar="FILE", help="ROC curves of all runs, by entropy, for the first OOD data.")
     return options
 
 
 def run(config: Any) -> None:
-    """Predict what is missing, show and draw."""
+    """Predict what is missing, then print and plot."""
     from calibrant.errors import InputError
     from calibrant.evaluation.ood import curves, detect, pair
     from calibrant.files import replacing
@@ -49,7 +49,7 @@ def run(config: Any) -> None:
     from calibrant.runs import STAGES, Run
 
     if not config.ood:
-        raise InputError("no unknown data given: pass --ood noise, --ood mnist, --ood FOLDER ...")
+        raise InputError("no OOD data given: pass --ood noise, --ood mnist, --ood FOLDER ...")
     protect_runs(config.figure)
     runs = [Run.load(folder) for folder in dict.fromkeys(config.runs)]
     load = networks(config.data.root, allow_code=config.allow_code)
@@ -63,7 +63,7 @@ def run(config: Any) -> None:
                 curves(one.folder, name).save(temporary)
         names = [f"{one.recipe.name}, {one.folder.name}" for one in runs]
         for stage in STAGES:
-            title = f"Known test samples against {results[0].samples:,} of {name}, %, {stage} temperature scaling"
+            title = f"Test samples against {results[0].samples:,} OOD samples of {name}, %, {stage} temperature scaling"
             out.print(_table(title, names, results, stage))
         for one in runs:
             wrote(one.folder.ood_figure(name))

@@ -1,4 +1,4 @@
-"""``calibrant report``: a page that you can send to a colleague."""
+"""``calibrant report``: a page to send to a colleague."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from calibrant.cli.console import Parser, protect_runs, wrote
 
 EXAMPLE = """\
-One self-contained .html from a study, from runs, or from files of predictions. It opens from disk and needs no network. A
-report that is there already is replaced.
+Writes one self-contained .html page about a study, runs or prediction files. It opens from disk and needs no internet
+connection. An existing report is replaced.
 
 example:
   calibrant compare digits-lt --losses ce cals-alm --seeds 1 --epochs 2 --out runs/small
@@ -18,11 +18,9 @@ example:
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Write a report.\n\n" + EXAMPLE)
-    options.add_argument(
-        "sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or files of predictions."
-    )
-    options.option("--output", metavar="FILE", help="The page; report.html in the first folder, or here for files.")
-    options.option("--figures", metavar="FOLDER", help="Also write the figures of the papers, as .pdf and .png.")
+    options.add_argument("sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or prediction files.")
+    options.option("--output", metavar="FILE", help="The page; report.html in the first folder by default.")
+    options.option("--figures", metavar="FOLDER", help="Also write the papers' figures, as .pdf and .png.")
     return options
 
 

@@ -1,4 +1,4 @@
-"""``calibrant shift``: what becomes of accuracy and calibration on corrupted images?"""
+"""``calibrant shift``: do accuracy and calibration hold up on corrupted images?"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from calibrant.runs import ShiftResult
 
 EXAMPLE = """\
-Measures each run on its own test images after corruptions of five severities, made on the fly with the strengths of
-CIFAR-10-C (images of up to 64 pixels) or ImageNet-C. Where the published CIFAR-10-C or CIFAR-100-C lies in the data folder,
-its files are read instead. Results go to shift.json of the run, after each corruption, so that the same command continues
-where it was interrupted; the curves go to shift.png.
+Measures each run on its own test images, corrupted at five severities. Corruptions are generated on the fly with the
+strengths of CIFAR-10-C (images of up to 64 pixels) or ImageNet-C; if the published CIFAR-10-C or CIFAR-100-C is in the data
+folder, its files are used instead. Results go to shift.json in the run folder after each corruption, so the same command
+resumes after an interruption; curves go to shift.png.
 
 corruptions: gaussian_noise, shot_noise, impulse_noise, gaussian_blur, contrast, brightness, fog, pixelate, jpeg_compression
 
@@ -27,16 +27,16 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Measure runs on corrupted test images.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
-    options.option("--corruptions", nargs="+", metavar="NAME", help="Which corruptions; all if not given.")
-    options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Which severities, from 1 to 5.")
-    options.option("--seed", type=int, default=0, help="Seed of the noise, the same for all runs.")
+    options.option("--corruptions", nargs="+", metavar="NAME", help="Corruptions; all if not given.")
+    options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Severities, from 1 to 5.")
+    options.option("--seed", type=int, default=0, help="Seed of the corruptions, the same for all runs.")
     options.run_options()
-    options.option("--figure", metavar="FILE", help="Curves of all runs together.")
+    options.option("--figure", metavar="FILE", help="Plot the curves of all runs together.")
     return options
 
 
 def run(config: Any) -> None:
-    """Measure what is missing, show and draw."""
+    """Measure what is missing, then print and plot."""
     from calibrant.evaluation.shift import curves, measure_shift
     from calibrant.files import replacing
     from calibrant.runs import RunFolder
@@ -93,7 +93,7 @@ def _corruptions(name: str, result: "ShiftResult") -> "Table":
     from calibrant.audit.tables import add_row, plain_table
 
     severities = [severity for severity in result.severities if severity]
-    table = plain_table(f"{name}: ECE of each corruption and severity, %", "corruption", [str(s) for s in severities])
+    table = plain_table(f"{name}: ECE by corruption and severity, %", "corruption", [str(s) for s in severities])
     values = {record.key: record.before["ece"] for record in result.results}
     for kind in dict.fromkeys(record.corruption for record in result.results):
         if kind != "none":

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from calibrant.recipes import Recipe
 
 EXAMPLE = """\
-The recipe is one that calibrant ships (calibrant list recipes) or your own .yaml; every field can be overridden. The run
-folder holds the resolved recipe, checkpoints, the history of every epoch, predictions and metrics. The same command again
-resumes where it was interrupted.
+The recipe is a built-in one (see calibrant list recipes) or your own .yaml; every field can be overridden. The run folder
+holds the resolved recipe, checkpoints, the history of every epoch, predictions and metrics. Running the same command again
+resumes an interrupted run.
 
 example:
   calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/try
   calibrant train digits-lt --loss mbls --loss.margin 6 --optimizer.lr 1e-3 --trainer.gradient_clip_val 2 --dry-run
 
-fields of a recipe:
+recipe fields:
   --loss KEY, --loss.OPTION VALUE             the loss and its hyper-parameters, such as --loss.margin 6
   --model NAME, --model.OPTION VALUE          the network and its options, such as --model.width 32
   --data NAME, --data.root, --data.path, --data.validation, --data.long_tail.ratio, --data.limit, ...
@@ -31,17 +31,17 @@ fields of a recipe:
 
 
 def parser() -> Parser:
-    """Options of the command; fields of the recipe are parsed by themselves."""
+    """Options of the command; recipe fields are parsed separately."""
     options = Parser(description="Train a calibrated classifier.\n\n" + EXAMPLE)
-    options.add_argument("recipe", metavar="RECIPE", help="Name of a recipe that calibrant ships, or a .yaml.")
-    options.option("--out", metavar="FOLDER", help="Folder of the run; runs/RECIPE/LOSS-seedN if not given.")
-    options.option("--dry-run", action="store_true", help="Resolve everything, run two batches, estimate the time.")
+    options.add_argument("recipe", metavar="RECIPE", help="Name of a built-in recipe, or a .yaml file.")
+    options.option("--out", metavar="FOLDER", help="Run folder; runs/RECIPE/LOSS-seedN if not given.")
+    options.option("--dry-run", action="store_true", help="Check the recipe, run two batches, estimate the training time.")
     options.training_options()
     return options
 
 
 def run(config: Any, fields: list[str]) -> None:
-    """Train and show what came out."""
+    """Train and show the results."""
     from calibrant.errors import InputError, input_errors
     from calibrant.recipes import Recipe
 
@@ -59,7 +59,7 @@ def run(config: Any, fields: list[str]) -> None:
     try:
         done = train.fit(recipe, folder, force=config.force, quiet=config.quiet, allow_code=config.allow_code)
     except train.DivergedError as error:
-        raise InputError(f"{error}; the last good checkpoint stays in {folder}") from error
+        raise InputError(f"{error}; the last good checkpoint is kept in {folder}") from error
     if done is not None:
         out.print(done.result)
         wrote(done.folder)
@@ -67,7 +67,7 @@ def run(config: Any, fields: list[str]) -> None:
 
 
 def show_dry_run(recipe: "Recipe", found: dict[str, Any]) -> None:
-    """What would happen."""
+    """Show what a dry run found."""
     parts = ", ".join(f"{found[part]:,} {part}" for part in ("train", "validation", "test"))
     out.print(f"{recipe.name}: {parts} samples of {found['classes']} classes", markup=False)
     out.print(f"{recipe.model.name}: {found['parameters']:,} parameters; loss {recipe.loss.name}", markup=False)
@@ -81,5 +81,5 @@ def show_dry_run(recipe: "Recipe", found: dict[str, Any]) -> None:
     )
     out.print(
         f"{recipe.epochs} epochs of {found['batches']:,} batches of {recipe.batch_size}: about {time} on this machine "
-        f"({1000 * found['seconds_per_batch']:.0f} ms a batch)"
+        f"({1000 * found['seconds_per_batch']:.0f} ms per batch)"
     )
