@@ -204,7 +204,7 @@ def test_other_calibrators(here: Path, capsys) -> None:
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--resources", "gpu"], "--resources takes NAME=NUMBER"),
         (["--posthoc", "vectr"], "calibrator must be one of temperature, .*; did you mean 'vector'?"),
-        (["--loss", "ce", "--losses", "mbls"], "--loss and --losses both name losses; pass --losses alone"),
+        (["--loss", "ce", "--losses", "mbls"], "--loss and --losses both name losses; pass only --losses"),
         (["--epoch", "3"], "epoch is not a field of a recipe; did you mean 'epochs'?"),
         (["--losses", "mbls", "--set", "loss.margin=wide"], "margin must be a number, got str 'wide'"),
     ],
