@@ -5,6 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,17 +215,21 @@ def summary(method: str, ece: float, accuracy: float, difference: float = 0.0, p
 
 def test_the_headline_says_how_much_and_how_sure() -> None:
     rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
-    gap = "Over all test samples together the gap is 5.5 points"
+    gap = "The gap is 5.5 points"
     assert headline(rows) == [
         "cals-alm is the best calibrated: its confidence is off by 2.0 points on average (2 runs of each).",
-        f"ce is off by 8.0. {gap} (95 % interval 4.5 to 6.5), more than chance.",
+        f"ce is off by 8.0. {gap} (95 % interval 4.5 to 6.5, over seeds), more than chance.",
         "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
     off = "its confidence is off by 7.0 points on average (2 runs of each)"
     assert headline(rows)[0] == f"ls comes out first ({off}), but its lead may be chance."
-    assert headline(rows)[1].endswith("the gap is 1.0 points (95 % interval 0.0 to 2.0), which chance could explain.")
+    assert headline(rows)[1].endswith(
+        "The gap is 1.0 points (95 % interval 0.0 to 2.0, over seeds), which chance could explain."
+    )
     assert headline(rows)[2].endswith("is the same as that of ce.")
+    alone = [replace(row, seeds=[0]) for row in rows]
+    assert headline(alone)[1].endswith("With one run each, this is about these two networks, not about the methods.")
     assert headline(rows[:1])[1] == "No other method in this study comes closer."
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import trees
@@ -63,7 +64,8 @@ def test_tables_mark_the_best_and_the_second() -> None:
     lines = table("title").markdown().splitlines()
     assert lines[0] == "title"
     assert lines[2].startswith("| method | accuracy, % | ECE, % | AdaECE, % | NLL | T | ECE, %, post T")
-    ce, mbls, cals = lines[4:]
+    ce, mbls, cals, _, note = lines[4:]
+    assert note == "p: difference in ECE from ce, paired t-test over seeds that also allows for the test set."
     assert ce.startswith("| ce | *91.00 ± 1.41* | 9.00 ± 1.41 |")
     assert mbls.startswith("| mbls | **92.00 ± 1.41** | *3.00 ± 0.00* |")
     assert "| **2.50 ± 0.71** |" in cals
@@ -73,7 +75,7 @@ def test_tables_mark_the_best_and_the_second() -> None:
 
 def test_latex_is_booktabs() -> None:
     text = table("100 % of a_b & c").latex()
-    assert "\\caption{100 \\% of a\\_b \\& c}" in text
+    assert "\\caption{100 \\% of a\\_b \\& c. p: difference in ECE from ce," in text
     body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
     columns = text.split("\\begin{tabular}{")[1].split("}")[0]
     assert all(line.endswith(" \\\\") and line.count("&") == len(columns) - 1 for line in body)
@@ -88,7 +90,7 @@ def test_csv_has_everything() -> None:
     first = next(csv.DictReader(table("title").csv().splitlines()))
     assert float(first["ece_mean"]) == pytest.approx(0.09)
     assert float(first["ece_std"]) == pytest.approx(np.std([0.08, 0.10], ddof=1))
-    half = 12.706 * np.std([0.08, 0.10], ddof=1) / 2**0.5
+    half = scipy.stats.t.ppf(0.975, 1) * np.std([0.08, 0.10], ddof=1) / 2**0.5
     assert float(first["ece_low"]) == pytest.approx(0.09 - half)
     assert float(first["ece_after_temperature_mean"]) == pytest.approx(0.045)
 
@@ -147,36 +149,69 @@ def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
     assert (here / "study/bars.png").exists()
 
 
-def test_significance_is_paired_over_all_seeds(here: Path) -> None:
-    assert compare("--losses", "ce", "fl", "--seeds", "2", "--epochs", "6") == 0
+def test_significance_is_paired_over_seeds(here: Path) -> None:
+    """Digits are split anew for each seed: Student's t of the differences, by SciPy."""
+    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "6") == 0
+    first, second = json.loads((here / "study/study.json").read_text())["summaries"]
+    for key in ("ece", "accuracy", "nll"):
+        a, b = first["before"][key], second["before"][key]
+        expected = scipy.stats.ttest_rel(a, b)
+        found = second["differences"][key]
+        assert found["difference"] == pytest.approx(np.mean(a) - np.mean(b))
+        assert second["p_values"][key] == pytest.approx(expected.pvalue, rel=1e-6)
+        low, high = expected.confidence_interval(0.95)
+        assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-6)
+    text = (here / "study/table.md").read_text()
+    assert text.endswith("p: difference in ECE from ce, paired t-test over seeds that also allows for the test set.\n")
+
+
+def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
+    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "6", "--data.seed", "0") == 0
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
-    both = [[RunFolder(here / f"study/{m}-seed{s}").open().read_all() for s in (0, 1)] for m in ("ce", "fl")]
-    a, b = (torch.cat([logits for logits, _ in runs]) for runs in both)
-    target = torch.cat([y for _, y in both[0]])
+    runs = [[RunFolder(here / f"study/{m}-seed{s}").open().read_all() for s in range(3)] for m in ("ce", "fl")]
+    differences = np.array([float(cal.ece(*a)) - float(cal.ece(*b)) for a, b in zip(*runs, strict=True)])
+    random, size, draws = np.random.default_rng(5), len(runs[0][0][1]), []
+    for _ in range(200):
+        index = torch.from_numpy(random.integers(size, size=size))
+        means = [np.mean([float(cal.ece(z[index], y[index])) for z, y in own]) for own in runs]
+        draws.append(means[0] - means[1])
+    variance = differences.var(ddof=1) / 3 + np.var(draws, ddof=1)
+    freedom = 2 * (variance / (differences.var(ddof=1) / 3)) ** 2
+    half = scipy.stats.t.ppf(0.975, freedom) * variance**0.5
+    found = summary["differences"]["ece"]
+    assert (found["high"] - found["low"]) / 2 == pytest.approx(half, rel=0.2)  # 200 resamples each
+    assert found["low"] < differences.mean() < found["high"]
+
+
+def test_one_run_each_is_about_two_networks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("--losses", "ce", "fl", "--seeds", "1", "--epochs", "6") == 0
+    assert "about these two networks, not about the methods" in " ".join(capsys.readouterr().out.split())
+    summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
+    (a, target), (b, _) = (RunFolder(here / f"study/{m}-seed0").open().read_all() for m in ("ce", "fl"))
     expected = stats.compare("ece", a, b, target)
-    assert summary["differences"]["ece"]["difference"] == pytest.approx(expected.difference, rel=1e-6)
-    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value, abs=0.05)
-    assert float(cal.ece(a, target)) - float(cal.ece(b, target)) == pytest.approx(expected.difference)
+    assert summary["differences"]["ece"] == pytest.approx(
+        {"difference": expected.difference, "low": expected.low, "high": expected.high}, rel=1e-6
+    )
+    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value)
 
 
 @pytest.mark.slow
 def test_of_segmented_images_significance_comes_from_whole_images(here: Path) -> None:
     trees.voc(here, {"train": 4, "val": 3, "test": 5}, name="camvid")
-    command = ["compare", "camvid-deeplabv3", "--losses", "ce", "fl", "--seeds", "2", "--epochs", "1", "--quiet"]
+    command = ["compare", "camvid-deeplabv3", "--losses", "ce", "fl", "--seeds", "1", "--epochs", "1", "--quiet"]
     small = ["--data.root", ".", "--data.size", "32", "--data.workers", "0", "--batch_size", "2", "--data.stride", "2"]
     assert main([*command, *small, "--out", "study"]) == 0
     header = (here / "study/table.md").read_text().splitlines()[2]
     assert header.startswith("| method | accuracy, % | mIoU, % | ECE, % | ECE per image, % |")
     assert header.endswith("| p (ECE) |")
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
-    both = [[RunFolder(here / f"study/{m}-seed{s}").open().read_all() for s in (0, 1)] for m in ("ce", "fl")]
-    a, b = (torch.cat([logits for logits, _ in runs]) for runs in both)
-    expected = stats.compare("ece", a, b, torch.cat([y for _, y in both[0]]))  # which resamples images
+    (a, target), (b, _) = (RunFolder(here / f"study/{m}-seed0").open().read_all() for m in ("ce", "fl"))
+    expected = stats.compare("ece", a, b, target)  # which resamples images
     assert a.dim() == 4
-    assert summary["differences"]["ece"] == pytest.approx(
-        {"difference": expected.difference, "low": expected.low, "high": expected.high}, rel=1e-6
-    )
-    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value)
+    found = summary["differences"]["ece"]  # of all pixels, whereas the files hold every second row and column
+    assert found["high"] - found["low"] == pytest.approx(expected.high - expected.low, rel=1e-6)
+    assert found["difference"] - found["low"] == pytest.approx(expected.difference - expected.low, rel=1e-6)
+    assert summary["p_values"]["ece"] == pytest.approx(expected.p_value, abs=0.1)
 
 
 def test_loss_names_the_losses(here: Path) -> None:

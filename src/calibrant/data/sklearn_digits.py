@@ -29,6 +29,6 @@ def digits(*, validation: int = 20, test: int = 70, seed: int = 0) -> DataSet:
     if test + validation >= smallest:
         raise ValueError(f"test + validation must be less than {smallest}, the images of the smallest class")
     bounds = {"test": (0, test), "validation": (test, test + validation), "train": (test + validation, smallest)}
-    split = {name: torch.cat([members[a:b] for members in classes]) for name, (a, b) in bounds.items()}
+    split = {name: torch.cat([members[a:b] for members in classes]).sort().values for name, (a, b) in bounds.items()}
     train, held, rest = (Images(x[split[name]], y[split[name]]) for name in ("train", "validation", "test"))
     return DataSet("digits", [str(k) for k in range(10)], train, held, rest, split=split)

@@ -71,12 +71,14 @@ class Collected:
         words: What it comes to, in sentences.
         methods: Audited predictions by method, one for each run.
         p_values: Of the ECE against the first method.
+        note: What they are about.
     """
 
     title: str
     words: list[str]
     methods: dict[str, list[Source]]
     p_values: dict[str, float] = field(default_factory=dict)
+    note: str = ""
 
 
 def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> Collected:
@@ -110,7 +112,7 @@ def _of_study(folder: StudyFolder) -> Collected:
             methods.setdefault(job.method, []).append(Source.of_run(Run.load(folder.run(job.folder))))
     failed = [f"{job.method}, seed {job.seed} failed: {job.problem}" for job in study.jobs if job.state != "done"]
     p_values = {row.method: row.p_values["ece"] for row in study.summaries if "ece" in row.p_values}
-    return _checked(Collected(study.title, [*headline(study.summaries), *failed], methods, p_values))
+    return _checked(Collected(study.title, [*headline(study.summaries), *failed], methods, p_values, study.note))
 
 
 def _checked(found: Collected) -> Collected:
@@ -163,6 +165,7 @@ def content(found: Collected) -> dict[str, Any]:
         "methods": methods,
         "sections": {**{flag: any(m[flag] for m in methods) for flag in flags}, "scatter": len(methods) > 1},
         "how": how,
+        "note": found.note,
         "samples": first.audits["before"].samples,
         "recipe": first.run.folder.recipe_text() if first.run else "",
         "environment": first.run.folder.environment_text() if first.run else "",

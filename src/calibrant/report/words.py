@@ -19,12 +19,16 @@ def headline(summaries: Sequence[Summary]) -> list[str]:
     found = best.differences.get("ece")
     if found:
         low, high = 100 * found["low"], 100 * found["high"]
-        gap = f"{100 * found['difference']:.1f} points (95 % interval {low:.1f} to {high:.1f})"
+        several = len(best.seeds) > 1
+        more += f" The gap is {100 * found['difference']:.1f} points (95 % interval {low:.1f} to {high:.1f}"
+        more += ", over seeds)," if several else ", over test samples),"
         if best.p_values["ece"] < 0.05:
-            more += f" Over all test samples together the gap is {gap}, more than chance."
+            more += " more than chance." if several else " more than chance in the choice of test samples."
         else:
             lead = f"{best.method} comes out first ({off}), but its lead may be chance."
-            more += f" Over all test samples together the gap is {gap}, which chance could explain."
+            more += " which chance could explain."
+        if not several:
+            more += " With one run each, this is about these two networks, not about the methods."
     gain = accuracy - 100 * first.mean("accuracy")
     change = "the same as" if abs(gain) < 0.05 else f"{abs(gain):.1f} points {'higher' if gain > 0 else 'lower'} than"
     return [lead, more, f"Its accuracy, {accuracy:.1f} %, is {change} that of {first.method}."]

@@ -12,6 +12,7 @@ from calibrant.errors import InputError
 from calibrant.metrics.panel import html_table
 from calibrant.metrics.table import measure
 from calibrant.records import from_plain, to_plain
+from calibrant.stats.student import quantile
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -240,7 +241,7 @@ class Summary:
         before: Values over seeds by measure.
         after: The same after temperature scaling.
         temperatures: One per seed.
-        p_values: By measure, against the first method.
+        p_values: By measure, of no difference from the first method; over seeds, or over test samples if there is one.
         differences: By measure, the first method's minus this one's: difference, low, high.
     """
 
@@ -266,18 +267,12 @@ class Summary:
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
     def interval(self, key: str, stage: Stage = "before") -> tuple[float, float]:
-        """95 % interval of the mean over seeds, by Student's t; NaN of a single seed."""
+        """95 % interval of the mean over seeds, by Student's t; NaN for a single seed."""
         values = self.values(key, stage)
         if len(values) < 2:
             return math.nan, math.nan
-        half = student(len(values) - 1) * self.spread(key, stage) / len(values) ** 0.5
+        half = quantile(0.95, len(values) - 1) * self.spread(key, stage) / len(values) ** 0.5
         return statistics.mean(values) - half, statistics.mean(values) + half
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution."""
-    known = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-    return known[freedom - 1] if freedom <= len(known) else 1.96 + 2.4 / freedom
 
 
 @dataclass(frozen=True)
@@ -304,6 +299,17 @@ class StudyResult:
     def methods(self) -> list[str]:
         """Names of the methods, in the order of the study."""
         return list(dict.fromkeys(job.method for job in self.jobs))
+
+    @property
+    def note(self) -> str:
+        """What the p-values are about; empty if there are none."""
+        tested = [len(row.seeds) for row in self.summaries if row.p_values]
+        if not tested:
+            return ""
+        against = f"p: difference in ECE from {self.summaries[0].method}"
+        if min(tested) == 1:
+            return f"{against}, by resampling the test set. One run each: about these two networks, not about the methods."
+        return f"{against}, paired t-test over seeds that also allows for the test set."
 
     def __getitem__(self, method: str) -> Summary:
         for summary in self.summaries:

@@ -7,6 +7,7 @@ from calibrant.stats.intervals import Interval, wilson
 from calibrant.stats.ood import auroc_interval
 from calibrant.stats.panels import bins_interval, panel_intervals, panel_test
 from calibrant.stats.resampling import bootstrap
+from calibrant.stats.runs import compare_runs, shared_variance
 
 __all__ = [
     "CalibrationTest",
@@ -20,7 +21,9 @@ __all__ = [
     "compare",
     "compare_means",
     "compare_outcomes",
+    "compare_runs",
     "panel_intervals",
     "panel_test",
+    "shared_variance",
     "wilson",
 ]

@@ -27,6 +27,9 @@ from calibrant.stats.resampling import (
     track,
 )
 
+#: Differences up to here are rounding errors, however little they vary.
+ROUNDING = 1e-6
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -40,7 +43,7 @@ class Comparison:
         high: Upper end.
         p_value: Of no difference, two-sided.
         level: Confidence level.
-        resamples: Number of resamples.
+        resamples: Number of resamples, 0 if there were none.
     """
 
     a: float
@@ -111,9 +114,9 @@ def paired(values: list[float], draws: list[np.ndarray], level: float) -> Compar
     differences = draws[0] - draws[1]
     difference, resamples = values[0] - values[1], len(differences)
     low, high = around(difference, differences, level)
-    # Less than a rounding error is no difference, however little it varies.
-    as_far = int((np.abs(differences - differences.mean()) >= abs(difference) - 1e-7).sum())
-    return Comparison(values[0], values[1], difference, low, high, (1 + as_far) / (1 + resamples), level, resamples)
+    as_far = int((np.abs(differences - differences.mean()) >= abs(difference)).sum())
+    p_value = 1.0 if abs(difference) <= ROUNDING else (1 + as_far) / (1 + resamples)
+    return Comparison(values[0], values[1], difference, low, high, p_value, level, resamples)
 
 
 def compare_outcomes(
@@ -146,7 +149,8 @@ def compare_means(a: Tensor, b: Tensor, *, level: float = 0.95) -> Comparison:
     size = len(difference)
     mean, error = float(difference.mean()), float(difference.std()) / math.sqrt(size) if size > 1 else math.inf
     half = normal_quantile(level) * error
-    p_value = math.erfc(abs(mean) / error / math.sqrt(2)) if error > 0 else float(mean == 0)
+    rounded = abs(mean) <= ROUNDING
+    p_value = float(rounded) if rounded or error == 0 else math.erfc(abs(mean) / error / math.sqrt(2))
     values = float(a.double().mean()), float(b.double().mean())
     return Comparison(*values, mean, mean - half, mean + half, p_value, level, 0)
 

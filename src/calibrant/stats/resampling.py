@@ -103,10 +103,10 @@ class Counts:
     """
 
     def __init__(self, kind: Tensor, image: Tensor | None, kinds: int, measure: Callable[[Tensor], Tensor]) -> None:
-        self.kind = kind.cpu()
         self.kinds = kinds
         self.measure = measure
-        self.images = None if image is None else _table(image.cpu(), self.kind, kinds)
+        self.images = None if image is None else _table(image.cpu(), kind.cpu(), kinds)
+        self.kind = kind.cpu() if image is None else torch.empty(0, dtype=torch.long)  # millions of pixels: their table is all it takes
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
         """Values of new samples."""
@@ -139,15 +139,20 @@ class Means:
             image = image.cpu()
             size = int(image.max()) + 1
             total = torch.zeros(size, dtype=torch.float64).index_add_(0, image, self.scores)
+            self.scores = torch.empty(0, dtype=torch.float64)
             self.images = torch.stack([total, torch.bincount(image, minlength=size).double()], dim=1)
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
-        """Values of new samples."""
+        """Values of new samples; other objects draw the same samples from the same state."""
         if self.images is not None:
             total, count = (image_weights(len(self.images), random, resamples) @ self.images).numpy().T
             return np.asarray(total / count)
         values = self.scores.numpy()
         return np.array([values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)])
+
+    def draw_samples(self, random: np.random.Generator, resamples: int) -> np.ndarray:
+        """The same: samples are always drawn by their number."""
+        return self.draw(random, resamples)
 
 
 def resampled(record: Measure, samples: Samples, options: Mapping[str, Any]) -> Counts | Means:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calibrant.stats.comparison import Comparison
-from calibrant.stats.resampling import Counts
+from calibrant.stats.comparison import ROUNDING, Comparison
+from calibrant.stats.resampling import Counts, Means
 from calibrant.stats.student import quantile, two_sided_p
 
-#: Differences that rounding explains.
-ROUNDING = 1e-6
+#: Degrees of freedom beyond which Student's t is normal.
+MANY = 1e6
 
 
 def compare_runs(a: Sequence[float], b: Sequence[float], *, shared: float = 0.0, level: float = 0.95) -> Comparison:
@@ -35,23 +35,24 @@ def compare_runs(a: Sequence[float], b: Sequence[float], *, shared: float = 0.0,
         raise ValueError("one run of each method says nothing about the methods: compare their samples instead")
     between = statistics.variance(differences) / size
     variance = between + shared
-    if abs(mean) <= ROUNDING and variance <= ROUNDING**2:
-        return Comparison(*values, mean, mean, 1.0, level, 0)
-    if variance == 0:
-        return Comparison(*values, mean, mean, 0.0, level, 0)
-    freedom = (size - 1) * (variance / between) ** 2 if between > 0 else math.inf
-    freedom = min(freedom, 1e6)
+    if abs(mean) <= ROUNDING or variance == 0:
+        half = quantile(level, size - 1) * math.sqrt(variance)
+        return Comparison(*values, mean - half, mean + half, float(abs(mean) <= ROUNDING), level)
+    freedom = min((size - 1) * (variance / between) ** 2, MANY) if between > 0 else MANY
     half = quantile(level, freedom) * math.sqrt(variance)
-    p_value = 1.0 if abs(mean) <= ROUNDING else two_sided_p(mean / math.sqrt(variance), freedom)
-    return Comparison(*values, mean - half, mean + half, p_value, level, 0)
+    return Comparison(*values, mean - half, mean + half, two_sided_p(mean / math.sqrt(variance), freedom), level)
 
 
-def shared_variance(a: Sequence[Counts], b: Sequence[Counts], *, resamples: int = 200, seed: int = 0) -> float:
-    """Variance over test sets of the mean difference between the runs of two methods, by resampling samples that all share.
+def shared_variance(
+    a: Sequence[Counts | Means], b: Sequence[Counts | Means], *, resamples: int = 200, seed: int = 0
+) -> float:
+    """Variance over test sets of the mean difference between the runs of two methods.
+
+    The test samples (of dense predictions, the images) are resampled, the same ones for all runs.
 
     Args:
-        a: Runs of the first method, on the same samples (or images) in the same order.
-        b: Runs of the second.
+        a: Runs of the first method, all on the same samples in the same order.
+        b: Runs of the second, on the same samples.
         resamples: Number of resamples.
         seed: Makes it repeatable.
     """

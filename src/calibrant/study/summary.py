@@ -2,19 +2,27 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import stats
 from calibrant.metrics import ece
-from calibrant.metrics.table import ranked
-from calibrant.outcomes import Outcomes, top_label
+from calibrant.metrics.table import MEASURES, ranked
 from calibrant.posthoc import create
 from calibrant.runs import STAGES, RunFolder, RunResult, Stage, Summary
-from calibrant.stats.resampling import image_numbers
+from calibrant.stats.comparison import draw_together, paired
+from calibrant.stats.resampling import Counts, Means, resampled
 from calibrant.study.jobs import Job
 from calibrant.tensors import for_measuring
+
+#: Measures in which methods are compared.
+COMPARED = ("ece", "nll", "accuracy")
+
+#: Resamples of the test samples where there is one run of each method.
+RESAMPLES = 1000
 
 #: Other measures of runs, such as those on unknown data, before and after temperature scaling.
 More = Mapping[RunFolder, Mapping[Stage, Mapping[str, float]]]
@@ -50,38 +58,55 @@ def summarise(
                 others = more[job.folder][stage] if more else {}
                 for key, value in {**done[job.folder].at(stage).values, **others}.items():
                     values[stage].setdefault(key, []).append(value)
-        compared: tuple[dict[str, float], dict[str, dict[str, float]]] = ({}, {})
-        if first and test:
-            compared = _compare(first, own)
+        compared = _compare(first, own, done) if first and test else {}
+        p_values = {key: c.p_value for key, c in compared.items()}
+        differences = {key: {"difference": c.difference, "low": c.low, "high": c.high} for key, c in compared.items()}
         first = first or own
         temperatures = [done[job.folder].temperature for job in own]
         seeds = [job.seed for job in own]
-        rows.append(Summary(method, seeds, values["before"], values["after"], temperatures, *compared))
+        rows.append(Summary(method, seeds, values["before"], values["after"], temperatures, p_values, differences))
     return rows
 
 
-def _compare(first: Sequence[Job], other: Sequence[Job]) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Paired bootstrap over the test samples (or segmented images) of the seeds that both have."""
-    seeds = {job.seed: job for job in first}
-    pairs = [(seeds[job.seed], job) for job in other if job.seed in seeds]
-    if not pairs:
-        return {}, {}
-    sides: list[list[Outcomes]] = [[], []]
-    images: list[Tensor] = []
-    for pair in pairs:
-        loaded = [job.folder.open().read_all() for job in pair]
-        if not torch.equal(loaded[0][1], loaded[1][1]):
-            return {}, {}
-        samples = [for_measuring(logits, target) for logits, target in loaded]
-        for side, own in zip(sides, samples, strict=True):
-            side.append(top_label(own))
-        numbers = image_numbers(samples[0])
-        if numbers is not None:
-            images.append(numbers + (1 + images[-1].max() if images else 0))
-    a, b = (Outcomes(torch.cat([o.confidence for o in side]), torch.cat([o.correct for o in side])) for side in sides)
-    found = stats.compare_outcomes(a, b, images=torch.cat(images) if images else None)
-    differences = {key: {"difference": c.difference, "low": c.low, "high": c.high} for key, c in found.items()}
-    return {key: c.p_value for key, c in found.items()}, differences
+def _compare(first: Sequence[Job], other: Sequence[Job], done: Mapping[RunFolder, RunResult]) -> dict[str, stats.Comparison]:
+    """Two methods on the seeds that both have.
+
+    Runs are the unit: the differences of several seeds are compared by :func:`calibrant.stats.compare_runs`, with the
+    variance due to the test set if all seeds share it. One run of each is compared by its test samples, which says
+    something about these two networks, not about the methods.
+    """
+    of_seed = {job.seed: job for job in first}
+    pairs = [(of_seed[job.seed], job) for job in other if job.seed in of_seed]
+    tested = [tuple(_tested(job) for job in pair) for pair in pairs]
+    if not pairs or not all(torch.equal(a.target, b.target) for a, b in tested):
+        return {}
+    shared = all(torch.equal(tested[0][0].target, a.target) for a, _ in tested)
+    found = {}
+    for key in COMPARED:
+        values = [[done[job.folder].test.values[key] for job in pair] for pair in pairs]
+        sources = [[run.sources[key] for run in pair] for pair in tested]
+        if len(pairs) == 1:
+            draws = draw_together(sources[0], np.random.default_rng(0), RESAMPLES, progress=False)
+            found[key] = paired(values[0], draws, level=0.95)
+            continue
+        (a, b), (first_values, second_values) = (list(zip(*rows, strict=True)) for rows in (sources, values))
+        variance = stats.shared_variance(a, b) if shared else 0.0
+        found[key] = stats.compare_runs(first_values, second_values, shared=variance)
+    return found
+
+
+class Tested(NamedTuple):
+    """What comparisons need of a run's test predictions, which is far less than its logits."""
+
+    target: Tensor
+    sources: dict[str, Counts | Means]
+
+
+def _tested(job: Job) -> Tested:
+    logits, target = job.folder.open().read_all()
+    samples = for_measuring(logits, target)
+    options = {key: {"num_bins": job.recipe.num_bins} if MEASURES[key].on == "bins" else {} for key in COMPARED}
+    return Tested(target, {key: resampled(MEASURES[key], samples, options[key]) for key in COMPARED})
 
 
 def posthoc_errors(

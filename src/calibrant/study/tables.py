@@ -55,7 +55,7 @@ class StudyTable:
     """
 
     def __init__(self, result: StudyResult, metrics: Sequence[str] | None = None) -> None:
-        self.title, self.rows = result.title, result.summaries
+        self.title, self.note, self.rows = result.title, result.note, result.summaries
         wanted = result.metrics if metrics is None else metrics
         self.metrics = [key for key in wanted if all(key in row.before for row in self.rows)]
 
@@ -95,7 +95,8 @@ class StudyTable:
         parts = []
         for start in range(0, len(self.metrics), most):
             part = StudyTable.__new__(StudyTable)
-            part.title, part.rows, part.metrics = self.title, self.rows, self.metrics[start : start + most]
+            part.title, part.note, part.rows = self.title, self.note, self.rows
+            part.metrics = self.metrics[start : start + most]
             parts.append(part)
         return parts
 
@@ -106,11 +107,14 @@ class StudyTable:
         styles = {0: "{}", 1: "[bold]{}[/bold]", 2: "[underline]{}[/underline]"}
         for row, entries in zip(self.rows, self.entries(styles), strict=True):
             table.add_row(escape(row.method), *entries)
+        table.caption, table.caption_justify = escape(self.note) or None, "left"
         return table
 
     def _repr_html_(self) -> str:
         rows = [[row.method, *own] for row, own in zip(self.rows, self.entries(dict.fromkeys(range(3), "{}")), strict=True)]
-        return html_table(["method", *(column.title for column in self.columns())], rows, self.title)
+        return html_table(
+            ["method", *(column.title for column in self.columns())], rows, f"{self.title}\n{self.note}".strip()
+        )
 
     def __str__(self) -> str:
         return self.markdown()
@@ -122,7 +126,7 @@ class StudyTable:
         styles = {0: "{}", 1: "**{}**", 2: "*{}*"}
         for row, entries in zip(self.rows, self.entries(styles), strict=True):
             lines.append(f"| {row.method} | " + " | ".join(entries) + " |")
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
 
     def latex(self) -> str:
         """For a paper, with the package booktabs: best bold, second underlined."""
@@ -132,7 +136,7 @@ class StudyTable:
             "% needs \\usepackage{booktabs}",
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{_tex(self.title)}}}",
+            f"\\caption{{{_tex(f'{self.title}. {self.note}'.removesuffix('. '))}}}",
             "\\begin{tabular}{l" + "r" * len(columns) + "}",
             "\\toprule",
             " & ".join(["method", *(_tex(column.title) for column in columns)]) + " \\\\",
