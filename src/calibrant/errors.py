@@ -1,6 +1,6 @@
-"""What is said when something passed by the user is wrong: what was expected, what came, and the cure.
+"""Errors about user input, which say what was expected, what was passed, and how to fix it.
 
-Messages name Python arguments between backticks, such as `force=True`; the command line turns them into its flags.
+Messages name Python arguments in backticks, such as `force=True`; the command line turns them into flags.
 """
 
 import contextlib
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """Something the user passed is wrong: one sentence that names it and the cure."""
+    """Invalid user input; the message names the problem and how to fix it."""
 
 
 class MissingDataError(InputError, FileNotFoundError):
-    """Data is not where it was looked for; the message gives the place, the layout expected, and how to get it."""
+    """Data was not found; the message gives the place, the expected layout, and how to get it."""
 
-    __str__ = Exception.__str__  # not that of OSError, which expects an error number first
+    __str__ = Exception.__str__  # not OSError's, which expects an error number first
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
     """Look up ``name`` in ``table``; ``what`` says what is being looked up, such as ``"loss"``.
 
     Raises:
-        InputError: If it is not there; it lists what is, and the closest match.
+        InputError: If it is not there; the message lists the known names and the closest match.
     """
     try:
         return table[name]
@@ -47,6 +47,6 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The end of a sentence that suggests the known name closest to ``name``, empty if none is close."""
+    """A suffix that suggests the known name closest to ``name``, empty if none is close."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

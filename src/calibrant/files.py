@@ -14,7 +14,7 @@ from calibrant.errors import InputError
 
 @contextlib.contextmanager
 def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary name beside ``path`` that is renamed to it in the end, or removed if anything goes wrong.
+    """Yield a temporary name beside ``path`` that is renamed to it at the end, or removed if anything goes wrong.
 
     Raises:
         InputError: If ``path`` exists and ``force`` is not set.
@@ -29,26 +29,26 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
         yield temporary
         mask = os.umask(0)
         os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # like any new file, not readable by its owner alone
+        temporary.chmod(0o666 & ~mask)  # like any new file, not readable only by its owner
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def refuse_existing(path: str | Path, *, force: bool = False) -> None:
-    """Complain about an existing file before any work is done."""
+    """Refuse to overwrite a file before any work is done."""
     if Path(path).exists() and not force:
         raise InputError(f"{path} already exists; choose another name, or pass `force=True` to replace it")
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file, replacing the one that is there."""
+    """Write a text file, replacing any existing one."""
     with replacing(path, force=True) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds, empty if there is no such file.
+    """The object in a JSON file, empty if there is no such file.
 
     Raises:
         InputError: If the file holds anything else.
@@ -56,14 +56,14 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
-        raise InputError(f"{path} is not valid JSON ({error}); delete it to have it written again") from error
+        raise InputError(f"{path} is not valid JSON ({error}); delete it, and it will be written again") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} should hold a JSON object, but holds {type(found).__name__}; delete it")
     return found
 
 
 def write_json(path: str | Path, content: dict[str, Any]) -> None:
-    """Write an object as JSON, in which NaN and infinity, which JSON does not have, are null."""
+    """Write an object as JSON, with null for NaN and infinity, which JSON does not have."""
     write_text(path, json.dumps(finite(content), indent=1, allow_nan=False))
 
 
