@@ -88,7 +88,7 @@ def test_metrics_of_torchmetrics_need_no_extra() -> None:
     ],
 )
 def test_what_is_missing_is_named_with_its_cure(statement: str, what: str, package: str, extra: str) -> None:
-    more = f", or everything that calibrant's extra [{extra}] brings" if extra else ""
+    more = f", or everything in calibrant's extra [{extra}]" if extra else ""
     printed = run(MISSING.format(statement=statement), set(EXTRAS))
     assert printed == f"{what}, which is not installed: pip install {package}{more}\n"
 

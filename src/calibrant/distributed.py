@@ -8,7 +8,7 @@ def sum_over_processes(tensor: Tensor, device: torch.device | None = None) -> Te
     """Return the element-wise sum of ``tensor`` (same shape and type on every process); a collective call.
 
     Args:
-        tensor: What this process has to add.
+        tensor: This process's summand.
         device: This process's accelerator, if the job's backend cannot reduce on the CPU; the current one by default.
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:

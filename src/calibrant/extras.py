@@ -1,9 +1,9 @@
-"""Optional dependencies: what the core does without is imported through here."""
+"""Optional dependencies: whatever the core can do without is imported through here."""
 
 import importlib
 from types import ModuleType
 
-#: The extra of calibrant that brings each package, by the name it is imported under; empty for those of the core.
+#: The extra of calibrant that installs each package, by import name; empty for core dependencies.
 EXTRAS = {
     "PIL": "vision",
     "jinja2": "",
@@ -21,7 +21,7 @@ EXTRAS = {
     "torchvision": "vision",
     "yaml": "",
 }
-#: Names that packages are installed under, where these are not the ones they are imported under.
+#: Names that packages are installed under, where they differ from the import names.
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "segmentation_models_pytorch": "segmentation-models-pytorch",
@@ -31,19 +31,19 @@ DISTRIBUTIONS = {
 
 
 def require(module: str, purpose: str) -> ModuleType:
-    """Import ``module``, such as ``"sklearn.datasets"``, or say in one sentence how to get it.
+    """Import ``module``, such as ``"sklearn.datasets"``, or raise an error that says how to install it.
 
     Args:
         module: Full name of the module.
-        purpose: What needs it, the subject of the sentence.
+        purpose: What needs it, as the subject of the sentence.
     """
     package = module.split(".", maxsplit=1)[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != package:
-            raise  # the package is there, but something it needs is not
+            raise  # the package is installed, but something it needs is not
         extra = EXTRAS.get(package, "")
-        more = f", or everything that calibrant's extra [{extra}] brings" if extra else ""
+        more = f", or everything in calibrant's extra [{extra}]" if extra else ""
         cure = f"pip install {DISTRIBUTIONS.get(package, package)}{more}"
         raise ModuleNotFoundError(f"{purpose} needs {package}, which is not installed: {cure}", name=package) from None

@@ -1,7 +1,7 @@
 """Every pure function of the package, in one place.
 
-Those of the measures come from the table :data:`calibrant.metrics.MEASURES`, those of the losses, which end in ``_loss``,
-from the modules of :data:`calibrant.losses.METHODS`.
+Measures come from the table :data:`calibrant.metrics.MEASURES`; losses, whose names end in ``_loss``, from the modules of
+:data:`calibrant.losses.METHODS`.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from calibrant.losses import METHODS
 from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image
 from calibrant.tensors import from_probs
 
-if TYPE_CHECKING:  # what type checkers and editors see of the functions that are collected below
+if TYPE_CHECKING:  # the functions collected below, for type checkers and editors
     from calibrant.losses.adafocal import adafocal_loss as adafocal_loss, calfocal_loss as calfocal_loss
     from calibrant.losses.brier import brier_loss as brier_loss
     from calibrant.losses.cals import cals_alm_loss as cals_alm_loss, cals_hr_loss as cals_hr_loss

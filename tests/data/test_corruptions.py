@@ -155,7 +155,7 @@ def test_clouds_are_as_rough_as_the_published_ones(decay: float) -> None:
 
 
 def test_wrong_names_and_severities() -> None:
-    with pytest.raises(ValueError, match=r"values in \[0, 1\]; these go from -1 to 255"):
+    with pytest.raises(ValueError, match=r"values in \[0, 1\]; these range from -1 to 255"):
         changed("fog", 1, torch.tensor([-1.0, 255.0]).view(1, 1, 1, 2))
     with pytest.raises(ValueError, match="corruption must be one of gaussian_noise"):
         changed("rain", 1)
@@ -227,14 +227,14 @@ def test_arrays_of_any_kind_of_number(tmp_path: Path) -> None:
     half = data.unknown("half.npz", known(3, 32), root=tmp_path).x
     assert half.dtype == torch.float32
     assert torch.allclose(half, PICTURES / 255)
-    with pytest.raises(ValueError, match="go from 0 to 255; expected 0 to 1, or uint8"):
+    with pytest.raises(ValueError, match="range from 0 to 255; expected 0 to 1, or uint8"):
         data.unknown("wide.npz", known(3, 32), root=tmp_path)
-    with pytest.raises(ValueError, match="must be from 0 to 255, got -128 to 127"):
+    with pytest.raises(ValueError, match="must have values from 0 to 255, got -128 to 127"):
         data.unknown("signed.npz", known(3, 32), root=tmp_path)
     like = known(3, 32, torch.float32)
     like = replace(like, test=Images(like.test.x * 8 - 4, like.test.y))
     assert torch.equal(data.unknown("wide.npz", like, root=tmp_path).x, PICTURES.float())
-    with pytest.raises(ValueError, match="cannot be brought to that scale"):
+    with pytest.raises(ValueError, match="cannot be converted to that scale"):
         data.unknown("noise", like)
 
 
@@ -275,7 +275,7 @@ def test_unknown_texts_are_read_with_the_known_words(tmp_path: Path) -> None:
     ("name", "error", "message"),
     [
         ("nowhere", MissingDataError, "no folder or .npz of that name exists"),
-        ("fog", ValueError, "say how severe, from fog:1 to fog:5"),
+        ("fog", ValueError, "a corruption needs a severity, from fog:1 to fog:5"),
         ("bare.npz", ValueError, "has no array x, test_x or images; it has z"),
         ("empty", MissingDataError, "holds no images"),
         ("none.npz", ValueError, "none.npz holds no images"),

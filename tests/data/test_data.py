@@ -190,17 +190,17 @@ def test_a_data_set_may_be_limited() -> None:
 def test_what_cannot_be_done_with_samples_is_said(tmp_path: Path) -> None:
     trees.voc(tmp_path, {"train": 2, "val": 1, "test": 1})
     dense, plain = data.voc(root=tmp_path), data.digits()
-    with pytest.raises(TypeError, match="a long tail needs samples that have one class each, not segmented images"):
+    with pytest.raises(TypeError, match="a long tail needs samples with one class each, not segmented images"):
         dense.long_tailed(10)
     with pytest.raises(TypeError, match="segmented images do not have one label each"):
         _ = dense.train.labels
-    with pytest.raises(TypeError, match="a noisy validation set needs samples that have one class each"):
+    with pytest.raises(TypeError, match="a noisy validation set needs samples with one class each"):
         data.altered(dense.validation, "noisy", 4)
-    with pytest.raises(TypeError, match="out-of-distribution detection needs images that have one class each"):
+    with pytest.raises(TypeError, match="out-of-distribution detection needs images with one class each"):
         data.unknown("noise", dense)
     plain.test.refuse("shift")
     plain.train.check_augmentation("crop-flip")
-    with pytest.raises(ValueError, match="augmentation timm is not for images in memory; choose one of none, crop-flip"):
+    with pytest.raises(ValueError, match="augmentation timm does not apply to images in memory; choose one of none, crop-f"):
         plain.train.check_augmentation("timm")
 
 

@@ -72,7 +72,7 @@ def test_classes_and_void_may_be_given(tmp_path: Path) -> None:
     assert list(data.voc(root=tmp_path).classes) == ["thing 0", "thing 1", "thing 2"]
     found = data.voc(root=tmp_path, classes=["a", "b"], void=2)
     assert (list(found.classes), found.ignore_index) == (["a", "b"], 2)
-    with pytest.raises(ValueError, match="has class 255, but there are 2 classes .0..1. and void pixels have to be 2"):
+    with pytest.raises(ValueError, match="has class 255, but there are 2 classes .0..1. and void pixels must be 2"):
         _ = found.train_counts
 
 
@@ -102,13 +102,13 @@ def test_bad_masks_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train_000.jpg is \(40, 56\), but its mask .*train_000.png is \(9, 7\)"):
         list(found.train.read([torch.arange(3)], Feed(train=True, size=32)))
     Image.fromarray(np.zeros((48, 40, 3), dtype=np.uint8)).save(folder / "SegmentationClass" / "train_001.png")
-    with pytest.raises(ValueError, match="train_001.png must hold class numbers, one channel or a palette, not RGB"):
+    with pytest.raises(ValueError, match="train_001.png must hold class indices .one channel or a palette., not RGB"):
         found.train.read_one(1)
     Image.fromarray(np.full((40, 56), 9, dtype=np.uint8)).save(folder / "SegmentationClass" / "train_002.png")
     with pytest.raises(ValueError, match=r"train_002.png has class 9, but there are 4 classes \(0..3\) and void .* be 255"):
         found.train.subset(torch.tensor([2])).counts(4)
     (folder / "ImageSets/Segmentation/train.txt").write_text("\n")
-    with pytest.raises(MissingDataError, match="train.txt is empty; expected the name of an image on each line"):
+    with pytest.raises(MissingDataError, match="train.txt is empty; expected one image name per line"):
         data.voc(root=tmp_path)
 
 

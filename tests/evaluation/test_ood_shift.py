@@ -127,7 +127,7 @@ def test_what_a_study_lacks_is_said_before_it_trains(tmp_path: Path, capsys: pyt
     out = str(tmp_path / "study")
     texts = ["compare", "newsgroups20", "--losses", "ce", "--data.root", str(tmp_path), "--data.options.vectors", "null"]
     assert main([*texts, "--shift", "--out", out]) == 2
-    assert "corruptions are made for images; these samples are texts" in capsys.readouterr().err
+    assert "corruptions apply to images; these samples are texts" in capsys.readouterr().err
     assert main(["compare", "digits-lt", "--losses", "ce", "--ood", "svhnn", "--out", out]) == 2
     assert "'svhnn' is neither mnist" in capsys.readouterr().err
     assert not Path(out).exists()
@@ -278,7 +278,7 @@ def test_published_files_are_read_where_they_are(
     np.save(folder / "turned.npy", np.concatenate(levels).transpose(0, 3, 1, 2))
     (folder / "cut.npy").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.npy").write_bytes(b"")
-    broken = {"short": "with 200 labels", "turned": "must be uint8 images"}
+    broken = {"short": "with 200 labels", "turned": "must hold uint8 images"}
     broken |= dict.fromkeys(("cut", "empty"), "cannot be read")
     for name, message in {**broken, "fog": "'fog' is not among the published files of"}.items():
         assert main(["shift", str(run), "--corruptions", name]) == 2

@@ -173,7 +173,7 @@ BROKEN = {
 def test_broken_files_are_named(folder: RunFolder, name: str) -> None:
     path = folder.path / name
     for content, message in (
-        ("{ broken", f"{name} is not valid JSON .*; delete it to have it written again"),
+        ("{ broken", f"{name} is not valid JSON .*; delete it, and it will be written again"),
         ('{"recipe": "a"', f"{name} is not valid JSON"),
         ("[1, 2]", f"{name} should hold a JSON object, but holds list"),
         ('{"seed": "three"}', name),

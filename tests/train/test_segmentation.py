@@ -194,7 +194,7 @@ def test_masks_are_looked_at_before_training(tmp_path: Path, part: str) -> None:
 def test_augmentations_that_are_not_for_masks_are_refused(root: Path, tmp_path: Path, augmentation: str) -> None:
     mine = replace(dense_recipe(root, UNET, epochs=1), augmentation=augmentation)
     with pytest.raises(
-        InputError, match=f"augmentation {augmentation} is not for segmented images; choose one of none, segm"
+        InputError, match=f"augmentation {augmentation} does not apply to segmented images; choose one of none, segm"
     ):
         fit(mine, tmp_path / "run", quiet=True)
 

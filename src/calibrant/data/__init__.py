@@ -63,7 +63,7 @@ def create(name: "str | Callable[..., DataSet]", **options: Any) -> "DataSet":
 
     Args:
         name: Such as ``"cifar10"``.
-        **options: Of its function, such as ``root``; those that are None are left out.
+        **options: Options of its function, such as ``root``; those that are None are dropped.
     """
     function = lookup(name, DATA, "data").load() if isinstance(name, str) else name
     accepted = inspect.signature(function).parameters

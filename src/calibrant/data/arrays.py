@@ -1,4 +1,4 @@
-"""Images that fit in memory: MNIST, Fashion-MNIST, CIFAR, SVHN, and arrays of one's own."""
+"""Images that fit in memory: MNIST, Fashion-MNIST, CIFAR, SVHN, and your own arrays."""
 
 import zipfile
 from pathlib import Path
@@ -28,10 +28,10 @@ def torchvision_set(
 
     Args:
         name: Which one.
-        root: Folder of all data, under which torchvision's own folder is looked for.
+        root: Data folder, in which torchvision looks for its own.
         validation: Training images held out, a number or a fraction.
-        seed: Which ones.
-        download: Let torchvision download what is missing.
+        seed: Seed of the split.
+        download: Let torchvision download missing data.
     """
     datasets = require("torchvision.datasets", f"the data set {name}")
     kind, layout, mean, std = SOURCES[name]
@@ -42,9 +42,7 @@ def torchvision_set(
         train, test = (load(str(folder), download=download, **which) for which in splits)
     except (RuntimeError, FileNotFoundError, OSError) as error:
         cure = "the download failed" if download else "pass `data.download=True` to download it"
-        raise MissingDataError(
-            f"{name} is not in {folder}: expected {layout} there, as torchvision has it; {cure}"
-        ) from error
+        raise MissingDataError(f"{name} is not in {folder}: expected torchvision's layout, {layout}; {cure}") from error
     classes = [str(c) for c in getattr(train, "classes", range(10))]
     return from_arrays(name, *_array(train), *_array(test), classes, mean, std, validation=validation, seed=seed)
 
@@ -72,18 +70,18 @@ def npz(
     validation: float = 0.1,
     seed: int = 0,
 ) -> DataSet:
-    """Arrays ``train_x, train_y, test_x, test_y`` of an .npz; perhaps ``classes``, and ``validation_x, validation_y``.
+    """Arrays ``train_x, train_y, test_x, test_y`` of an .npz; optionally ``classes``, ``validation_x, validation_y``.
 
     Args:
-        path: The file, alone or under ``root``.
-        root: Folder of all data.
+        path: The file, as given or under ``root``.
+        root: Data folder.
         validation: Training images held out, a number or a fraction, if the file has no validation part.
-        seed: Which ones.
+        seed: Seed of the split.
     """
     found = locate(path, root)
     if found is None:
         raise MissingDataError(
-            f"{path} does not exist, nor does it under {data_root(root)}: expected an .npz with train_x, ..."
+            f"{path} does not exist, neither as given nor under {data_root(root)}: expected an .npz with train_x, ..."
         )
     try:
         with np.load(found, allow_pickle=False) as archive:
@@ -97,7 +95,7 @@ def npz(
     train_y, test_y = parts["train_y"].long(), parts["test_y"].long()
     for name, y in (("train_y", train_y), ("test_y", test_y)):
         if len(y) != len(parts[name.replace("_y", "_x")]) or y.dim() != 1 or int(y.min()) < 0:
-            raise ValueError(f"{found}: {name} must be class numbers from 0, one for each of {name.replace('_y', '_x')}")
+            raise ValueError(f"{found}: {name} must be class indices from 0, one for each of {name.replace('_y', '_x')}")
     count = int(max(train_y.max(), test_y.max())) + 1
     classes = [str(c) for c in arrays.get("classes", range(count))]
     x = channels_first(parts["train_x"])
@@ -135,12 +133,12 @@ def from_arrays(
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """``(N, C, H, W)`` from that, ``(N, H, W, C)`` or ``(N, H, W)``; whole numbers as uint8, others as float32."""
+    """Images ``(N, C, H, W)``, ``(N, H, W, C)`` or ``(N, H, W)`` as ``(N, C, H, W)``, in uint8 if integer, else float32."""
     if x.is_floating_point():
         x = x.float()
     elif x.dtype != torch.uint8:
         if x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
-            raise ValueError(f"images in whole numbers must be from 0 to 255, got {int(x.min())} to {int(x.max())}")
+            raise ValueError(f"integer images must have values from 0 to 255, got {int(x.min())} to {int(x.max())}")
         x = x.to(torch.uint8)
     if x.dim() == 3:
         return x.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Random changes of training images, and how images of any size get the network's."""
+"""Augmentation of training images, and resizing to the network's input size."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from torch import Tensor
 from calibrant.data.table import Augmentation
 from calibrant.extras import require
 
-#: Pixels that an image is padded by before it is cropped at random.
+#: Pixels of padding before a random crop.
 PADDING = 4
 
 
 def crop_and_flip(x: Tensor, random: torch.Generator) -> Tensor:
-    """Pad by 4 pixels, crop each image at a place of its own, and mirror every other one, as a batch.
+    """Pad by 4 pixels, then crop and flip each image of a batch at random.
 
-    The same distribution as ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` of each image by itself.
+    The same distribution as ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` applied to each image.
     """
     count, channels, height, width = x.shape
     padded = torch.nn.functional.pad(x, (PADDING,) * 4)
@@ -28,7 +28,7 @@ def crop_and_flip(x: Tensor, random: torch.Generator) -> Tensor:
 
 
 def transform(augmentation: Augmentation, size: int, *, train: bool) -> Any:
-    """From a uint8 image of any size to one of the network's size."""
+    """The transform from a uint8 image of any size to one of the network's size."""
     v2 = require("torchvision.transforms.v2", "images from files")
     cubic = v2.InterpolationMode.BICUBIC
     if not train or augmentation == "none":
@@ -36,22 +36,22 @@ def transform(augmentation: Augmentation, size: int, *, train: bool) -> Any:
     if augmentation == "crop-flip":
         return v2.Compose([v2.RandomCrop(size, padding=PADDING), v2.RandomHorizontalFlip()])
     steps = [v2.RandomResizedCrop(size, interpolation=cubic, antialias=True), v2.RandomHorizontalFlip()]
-    if augmentation == "timm":  # as CALS used timm's create_transform: jitter 0.4, erase a quarter of the images with noise
+    if augmentation == "timm":  # CALS's settings of timm's create_transform: colour jitter 0.4, random erasing 0.25
         steps += [v2.ColorJitter(0.4, 0.4, 0.4), v2.RandomErasing(0.25, value="random")]
     return v2.Compose(steps)
 
 
 class JointTransform:
-    """The same change of an image and its mask, for training: a random crop of the network's size, padded where needed.
+    """Augments an image and its mask alike, for training: a random crop of the network's size, padded where needed.
 
-    With the augmentation ``"segmentation"``, as in CALS, also mirrored, and changed in brightness and contrast by 0.3, in
+    With the augmentation ``"segmentation"``, as in CALS, also a random flip, and jitter of brightness and contrast (0.3),
     saturation and hue.
 
     Args:
-        augmentation: How.
+        augmentation: Which augmentation.
         size: Side of the crop.
-        longest: What the longest side is scaled to before; None leaves images as they are.
-        void: Class number of what is padded.
+        longest: Length that the longest side is scaled to first; None for no scaling.
+        void: Label of padded pixels.
     """
 
     def __init__(self, augmentation: Augmentation, size: int, longest: int | None, void: int) -> None:
@@ -66,7 +66,7 @@ class JointTransform:
         self.change = v2.Compose(steps)
 
     def __call__(self, image: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Change both."""
+        """Augment both."""
         x, y = self.change(self.image(image), self.mask(mask))
         return x.as_subclass(Tensor), y.as_subclass(Tensor)
 
@@ -75,9 +75,9 @@ class JointPadding:
     """Pads images and masks to one size at the lower right.
 
     Args:
-        height: Height afterwards.
-        width: Width afterwards.
-        void: Class number of what is padded.
+        height: Height after padding.
+        width: Width after padding.
+        void: Label of padded pixels.
     """
 
     def __init__(self, height: int, width: int, void: int) -> None:

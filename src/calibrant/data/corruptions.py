@@ -1,4 +1,4 @@
-"""Corruptions of images in five severities, as those of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
+"""Image corruptions at five severities, like those of CIFAR-10-C and ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
 All work on a batch ``(N, C, H, W)``, uint8 or floating point in [0, 1], and return the same kind. Strengths are those of the
 published sets: of CIFAR-10-C for images of up to 64 pixels, of ImageNet-C for larger ones.
@@ -28,12 +28,12 @@ def corrupt(x: Tensor, name: str, severity: int, random: torch.Generator) -> Ten
         x: Images ``(N, C, H, W)``, uint8 or floating point in [0, 1].
         name: A key of :data:`CORRUPTIONS`.
         severity: From 1 to 5.
-        random: Source of whatever is random.
+        random: Random generator.
     """
     entry = lookup(name, CORRUPTIONS, "corruption")
     one_of("severity", severity, SEVERITIES)
     if not in_unit_range(x):
-        raise ValueError(f"corruptions are of images with values in [0, 1]; these go from {x.min():.4g} to {x.max():.4g}")
+        raise ValueError(f"corruptions need images with values in [0, 1]; these range from {x.min():.4g} to {x.max():.4g}")
     strength = (entry.small if max(x.shape[-2:]) <= SMALL else entry.large)[severity - 1]
     values = x.float() / 255 if x.dtype == torch.uint8 else x.float()
     changed: Tensor = entry.load()(values, strength, random).clamp(0, 1)
@@ -41,7 +41,7 @@ def corrupt(x: Tensor, name: str, severity: int, random: torch.Generator) -> Ten
 
 
 def in_unit_range(x: Tensor) -> bool:
-    """Whether floating-point values are in [0, 1]; others are bytes."""
+    """Whether all floating-point values are in [0, 1]; integers always pass."""
     return not x.is_floating_point() or not x.numel() or bool(x.min() >= 0 and x.max() <= 1)
 
 
@@ -51,18 +51,18 @@ def gaussian_noise(x: Tensor, strength: float, random: torch.Generator) -> Tenso
 
 
 def shot_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """Counts of so many photons for white."""
+    """Poisson noise: white is an expected count of ``strength`` photons."""
     return torch.poisson(x * strength, generator=random) / strength
 
 
 def impulse_noise(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """Salt and pepper on the given share of the values."""
+    """Salt and pepper on the given fraction of the values."""
     draw = torch.rand(x.shape, generator=random)
     return x.where(draw > strength, (draw > strength / 2).float())
 
 
 def gaussian_blur(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """A Gaussian of the given standard deviation, four of which it reaches."""
+    """A Gaussian blur of the given standard deviation, truncated at four of them."""
     del random
     reach = int(4 * strength + 0.5)
     place = torch.arange(-reach, reach + 1, dtype=torch.float32)
@@ -76,14 +76,14 @@ def gaussian_blur(x: Tensor, strength: float, random: torch.Generator) -> Tensor
 
 
 def contrast(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """Distances from each channel's mean, shrunk."""
+    """Shrink the distances from each channel's mean."""
     del random
     mean = x.mean(dim=(2, 3), keepdim=True)
     return (x - mean) * strength + mean
 
 
 def brightness(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """More of the value V of a pixel, its largest channel; hue and saturation stay."""
+    """Increase each pixel's HSV value, its largest channel; keep hue and saturation."""
     del random
     value = x.amax(dim=1, keepdim=True)
     brighter = (value + strength).clamp(max=1)
@@ -91,7 +91,7 @@ def brightness(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
 
 
 def fog(x: Tensor, strength: tuple[float, float], random: torch.Generator) -> Tensor:
-    """A cloud over the image, which is darkened so that it stays as bright."""
+    """A cloud over the image, rescaled to the image's brightness."""
     amount, decay = strength
     height, width = x.shape[-2:]
     side = 2 ** math.ceil(math.log2(max(height, width, 4)))
@@ -101,7 +101,7 @@ def fog(x: Tensor, strength: tuple[float, float], random: torch.Generator) -> Te
 
 
 def pixelate(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
-    """Made smaller, and large again."""
+    """Downscale, then upscale again."""
     del random
     height, width = x.shape[-2:]
     down = [box(side, max(1, int(side * strength))) for side in (height, width)]
@@ -111,7 +111,7 @@ def pixelate(x: Tensor, strength: float, random: torch.Generator) -> Tensor:
 
 
 def jpeg_compression(x: Tensor, strength: int, random: torch.Generator) -> Tensor:
-    """Saved as JPEG of the given quality."""
+    """Compress as JPEG of the given quality."""
     del random
     images = require("PIL.Image", "JPEG compression")
 
@@ -143,7 +143,7 @@ def plasma(count: int, side: int, decay: float, random: torch.Generator) -> Tens
         cloud[:, half::step, half::step] = centre
         cloud[:, ::step, half::step] = jitter((corners + right + centre + centre.roll(1, 1)) / 4)
         cloud[:, half::step, ::step] = jitter((corners + below + centre + centre.roll(1, 2)) / 4)
-        step, size = half, size / decay**2  # the published code multiplies what decays with itself
+        step, size = half, size / decay**2  # the published code applies the decay twice
     low = cloud.amin(dim=(1, 2), keepdim=True)
     return (cloud - low) / (cloud - low).amax(dim=(1, 2), keepdim=True)
 

@@ -1,4 +1,4 @@
-"""What a data set is: three parts, and what is known about them."""
+"""A data set: three parts and their metadata."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,19 +19,19 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class DataSet:
-    """Three parts, and what is known about them.
+    """Training, validation and test part, and what is known about them.
 
     Attributes:
-        name: What it is called.
+        name: Name of the data set.
         classes: Names of the classes.
-        train: To learn from.
-        validation: To adapt losses and choose checkpoints.
-        test: To report.
-        mean: Of each channel, of values in [0, 1].
-        std: Of each channel.
-        split: Which samples of the source went where, before any limit or change of the validation set; kept in the run.
-        vocabulary: Words of texts; the first has number 1, for 0 is padding.
-        vectors: Of padding and the words; None if they are to be trained.
+        train: For training.
+        validation: For adapting losses and selecting checkpoints.
+        test: For the reported results.
+        mean: Mean of each channel, for values in [0, 1].
+        std: Standard deviation of each channel.
+        split: Which source samples went into which part, before any limit or change of the validation set; saved in the run.
+        vocabulary: Words of texts; the first has index 1, as 0 is padding.
+        vectors: Vectors of padding and the words; None if they are to be trained.
     """
 
     name: str
@@ -61,12 +61,12 @@ class DataSet:
 
     @property
     def ignore_index(self) -> int:
-        """Label of pixels that are left out."""
+        """Label of ignored pixels."""
         return self.train.ignore_index
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a network has to know of its inputs: channels of images, or the vocabulary or vectors of texts."""
+        """What a network needs to know about its inputs: channels of images, or vocabulary or vectors of texts."""
         if not self.vocabulary:
             return self.train.facts
         return {"vocabulary": len(self.vocabulary) + 1} if self.vectors is None else {"vectors": self.vectors}
@@ -77,7 +77,7 @@ class DataSet:
         return self.train.counts(self.num_classes)
 
     def check(self) -> None:
-        """Look at all labels, those of every pixel too, so that none of them ends a long job.
+        """Check all labels, including those of every pixel, so that a bad one cannot end a long job.
 
         Raises:
             InputError: If one is wrong.
@@ -90,9 +90,9 @@ class DataSet:
         """The same data set with its training part cut down to a long tail.
 
         Args:
-            ratio: How many times as many samples the largest class keeps as the smallest.
+            ratio: Imbalance ratio, samples of the largest class over those of the smallest.
             kind: Shape of the tail, see :func:`calibrant.data.long_tail_counts`.
-            seed: Which samples stay.
+            seed: Seed of the choice of samples.
         """
         self.train.refuse("long tail")
         indices = long_tail_indices(self.train.labels, ratio, kind=kind, seed=seed)
@@ -101,7 +101,7 @@ class DataSet:
         return replace(self, train=self.train.subset(indices), split=split)
 
     def limited(self, most: int, *, seed: int = 0) -> "DataSet":
-        """At most so many samples of each part, drawn at random; to try things out."""
+        """At most ``most`` samples of each part, drawn at random, for quick experiments."""
         random = torch.Generator().manual_seed(seed)
         parts: dict[str, Any] = {}
         for name in PARTS:

@@ -18,13 +18,13 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 def class_folders(path: str | Path, root: str | Path | None = None, *, validation: float = 0.1, seed: int = 0) -> DataSet:
-    """Any tree ``train/CLASS/*.jpg``, ``test/CLASS/*.jpg`` and perhaps ``validation/CLASS/*.jpg``.
+    """Any tree ``train/CLASS/*.jpg``, ``test/CLASS/*.jpg`` and optionally ``validation/CLASS/*.jpg``.
 
     Args:
-        path: The folder, alone or under ``root``.
-        root: Folder of all data.
+        path: The folder, as given or under ``root``.
+        root: Data folder.
         validation: Training images held out, a number or a fraction, if there is no validation folder.
-        seed: Which ones.
+        seed: Seed of the split.
     """
     folder = _find(path, root, "train/CLASS/*.jpg and test/CLASS/*.jpg")
     classes = _class_names(folder / "train")
@@ -39,12 +39,12 @@ def class_folders(path: str | Path, root: str | Path | None = None, *, validatio
 
 
 def tiny_imagenet(root: str | Path | None = None, *, validation: int = 50, seed: int = 0, in_memory: bool = True) -> DataSet:
-    """Tiny-ImageNet in its own layout; the official validation set is the test set.
+    """Tiny-ImageNet in its original layout; the official validation set is the test set.
 
     Args:
-        root: Folder of all data.
+        root: Data folder.
         validation: Training images of each class held out.
-        seed: Which ones.
+        seed: Seed of the split.
         in_memory: Decode all images once (1.4 GB for all 110,000) instead of in every epoch.
     """
     layout = "wnids.txt, train/WNID/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt"
@@ -67,12 +67,12 @@ def tiny_imagenet(root: str | Path | None = None, *, validation: int = 50, seed:
 
 
 def imagenet(root: str | Path | None = None, *, validation: float = 0.2, seed: int = 0) -> DataSet:
-    """ImageNet as class folders; the official validation set is divided into validation and test.
+    """ImageNet as class folders; the official validation set is split into validation and test.
 
     Args:
-        root: Folder of all data.
-        validation: Fraction of the official validation set that is ours; 0.2 as in CALS (10,000 images), 0.5 as in AdaFocal.
-        seed: Which ones.
+        root: Data folder.
+        validation: Fraction of the official validation set to validate on: 0.2 in CALS (10,000 images), 0.5 in AdaFocal.
+        seed: Seed of the split.
     """
     layout = "train/WNID/*.JPEG and val/WNID/*.JPEG"
     folder = _find("imagenet", root, layout)
@@ -87,10 +87,10 @@ def imagenet(root: str | Path | None = None, *, validation: float = 0.2, seed: i
 
 
 def imagenet_lt(root: str | Path | None = None) -> DataSet:
-    """ImageNet-LT (Liu et al., CVPR 2019): ImageNet's folders and the published lists of files.
+    """ImageNet-LT (Liu et al., CVPR 2019): ImageNet's folders and the published file lists.
 
     Args:
-        root: Folder of all data.
+        root: Data folder.
     """
     layout = "ImageNet_LT_train.txt, ImageNet_LT_val.txt and ImageNet_LT_test.txt beside train/ and val/"
     folder = _find("imagenet", root, layout)
@@ -109,13 +109,13 @@ def imagenet_lt(root: str | Path | None = None) -> DataSet:
 
 
 def decode(paths: Sequence[str]) -> Tensor:
-    """All images as one tensor; they have to be of one size."""
+    """All images as one tensor; they must have the same size."""
     with ThreadPoolExecutor() as pool:
         images = list(pool.map(read_image, paths))
     sizes = {tuple(image.shape) for image in images}
     if len(sizes) > 1:
         raise ValueError(
-            f"images kept in memory must be of one size, found {sorted(sizes)[:3]}; pass `data.options.in_memory=False`"
+            f"images kept in memory must have the same size, found {sorted(sizes)[:3]}; pass `data.options.in_memory=False`"
         )
     return torch.stack(images)
 

@@ -1,4 +1,4 @@
-"""Images that have one class each: in memory, or read from files."""
+"""Images with one class each: in memory, or read from files."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class Images(Part):
         return len(self.y)
 
     def subset(self, indices: Tensor) -> "Images":
-        """The images with the given numbers."""
+        """The images with the given indices."""
         return Images(self.x[indices], self.y[indices])
 
     def checksum(self) -> str:
@@ -69,16 +69,16 @@ class Images(Part):
         return Images(self.x, y)
 
     def corrupted(self, change: Callable[[Tensor, Tensor], Tensor]) -> "Images":
-        """The same images after ``change(images, numbers)``."""
+        """The same images after ``change(images, indices)``."""
         return Images(change(self.x, torch.arange(len(self))), self.y)
 
 
 @dataclass(frozen=True)
 class Files(Part):
-    """Images on disk, read when they are needed.
+    """Images on disk, read on demand.
 
     Attributes:
-        paths: Where they are.
+        paths: Paths of the images.
         y: Labels ``(N,)``.
     """
 
@@ -91,7 +91,7 @@ class Files(Part):
         return len(self.y)
 
     def subset(self, indices: Tensor) -> "Files":
-        """The images with the given numbers."""
+        """The images with the given indices."""
         return Files([self.paths[i] for i in indices.tolist()], self.y[indices])
 
     def checksum(self) -> str:
@@ -118,7 +118,7 @@ class Files(Part):
 
     def read(self, batches: Sequence[Tensor], feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of each batch."""
-        # torchvision's transforms let a label pass
+        # torchvision's transforms pass labels through
         change = transform(feed.augmentation if feed.train else "none", feed.size, train=feed.train)
         for x, y in read_files(self.read_one, change, batches, feed):
             yield feed.normalised(feed.changed(x)), y
@@ -134,18 +134,18 @@ def read_files(
     batches: Sequence[Tensor],
     feed: Feed,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images with their labels or masks, read and changed by worker processes."""
+    """Images with their labels or masks, read and transformed by worker processes."""
     loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
         _Reader(read, change),
         batch_sampler=[indices.tolist() for indices in batches],
         num_workers=feed.workers,
-        generator=feed.random,  # from which workers get their seeds
+        generator=feed.random,  # seeds the workers
     )
     yield from loader
 
 
 class _Reader(Dataset[tuple[Tensor, Tensor]]):
-    """What a worker process is sent."""
+    """What is sent to a worker process."""
 
     def __init__(self, read: Callable[[int], tuple[Tensor, Tensor]], change: Callable[..., tuple[Tensor, Tensor]]) -> None:
         self.read, self.change = read, change
@@ -155,9 +155,9 @@ class _Reader(Dataset[tuple[Tensor, Tensor]]):
 
 
 def read_image(path: str) -> Tensor:
-    """An image as uint8 ``(3, H, W)``, grey ones in three equal channels."""
+    """An image as uint8 ``(3, H, W)``; greyscale gets three equal channels."""
     with require("PIL.Image", "reading images").open(path) as image:
-        if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
+        if image.mode.startswith("I"):  # 16 bits, which Pillow would clip at 255
             grey = (np.array(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8)
             return torch.from_numpy(grey).expand(3, -1, -1)
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)

@@ -20,18 +20,18 @@ class Masks(Part):
     """Images on disk with a class for each pixel.
 
     Attributes:
-        images: Where they are.
-        masks: Where the images of class numbers are.
-        void: Class number of pixels that are left out.
+        images: Paths of the images.
+        masks: Paths of the masks, images of class indices.
+        void: Label of ignored pixels.
     """
 
     name: ClassVar[str] = "segmented images"
     dense: ClassVar[bool] = True
     augmentations: ClassVar[tuple[Augmentation, ...]] = ("none", "segmentation")
     impossible: ClassVar[Mapping[str, str]] = {
-        "ood": "out-of-distribution detection needs images that have one class each, not segmented ones",
-        "long tail": "a long tail needs samples that have one class each, not segmented images",
-        "noisy labels": "a noisy validation set needs samples that have one class each, not segmented images",
+        "ood": "out-of-distribution detection needs images with one class each, not segmented ones",
+        "long tail": "a long tail needs samples with one class each, not segmented images",
+        "noisy labels": "a noisy validation set needs samples with one class each, not segmented images",
     }
     images: Sequence[str]
     masks: Sequence[str]
@@ -41,7 +41,7 @@ class Masks(Part):
         return len(self.images)
 
     def subset(self, indices: Tensor) -> "Masks":
-        """The images with the given numbers."""
+        """The images with the given indices."""
         chosen = indices.tolist()
         return Masks([self.images[i] for i in chosen], [self.masks[i] for i in chosen], self.void)
 
@@ -51,7 +51,7 @@ class Masks(Part):
 
     @property
     def ignore_index(self) -> int:
-        """Label of pixels that are left out."""
+        """Label of ignored pixels."""
         return self.void
 
     @property
@@ -66,14 +66,14 @@ class Masks(Part):
         return image, mask
 
     def read_mask(self, index: int) -> Tensor:
-        """Class numbers of the pixels of one image."""
+        """Class indices of the pixels of one image."""
         with require("PIL.Image", "reading masks").open(self.masks[index]) as image:
             if image.mode not in ("P", "L", "I", "I;16"):
-                raise ValueError(f"{self.masks[index]} must hold class numbers, one channel or a palette, not {image.mode}")
+                raise ValueError(f"{self.masks[index]} must hold class indices (one channel or a palette), not {image.mode}")
             return torch.from_numpy(np.array(image).astype(np.int64))
 
     def read(self, batches: Sequence[Tensor], feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and masks of each batch: crops in training, else whole images padded to one size."""
+        """Images and masks of each batch: crops in training, otherwise whole images padded to one size."""
         if feed.train:
             change: Any = JointTransform(feed.augmentation, feed.size, feed.longest, self.void)
         else:
@@ -82,7 +82,7 @@ class Masks(Part):
         sizes = None if feed.change is None else self.sizes()
         for (x, y), indices in zip(read_files(self.read_one, change, batches, feed), batches, strict=True):
             if sizes is not None:
-                for image, index in zip(x, indices.tolist(), strict=True):  # without what they are padded with
+                for image, index in zip(x, indices.tolist(), strict=True):  # without the padding
                     own = image[:, : sizes[index][0], : sizes[index][1]]
                     own.copy_(feed.changed(own.unsqueeze(0)).squeeze(0))
             yield feed.normalised(x), y
@@ -91,7 +91,7 @@ class Masks(Part):
         """Pixels of each class.
 
         Raises:
-            ValueError: If a mask has an unknown class or another size than its image, or if all pixels are void.
+            ValueError: If a mask has an unknown class or a different size from its image, or if all pixels are void.
         """
         total = torch.zeros(classes, dtype=torch.int64)
         for index, size in enumerate(self.sizes()):
@@ -101,11 +101,11 @@ class Masks(Part):
             if len(labels) and int(labels.max()) >= classes:
                 raise ValueError(
                     f"{self.masks[index]} has class {int(labels.max())}, but there are {classes} classes (0..{classes - 1}) "
-                    f"and void pixels have to be {self.void}"
+                    f"and void pixels must be {self.void}"
                 )
             total += torch.bincount(labels, minlength=classes)
         if not int(total.sum()):
-            raise ValueError(f"all pixels are void, such as those of {self.masks[0]}")
+            raise ValueError(f"all pixels are void, for example in {self.masks[0]}")
         counts: list[int] = total.tolist()
         return counts
 

@@ -20,7 +20,7 @@ from calibrant.data.table import CORRUPTIONS
 from calibrant.data.texts import Texts, encode, words
 from calibrant.errors import MissingDataError
 
-#: Weights of red, green and blue in grey, of ITU-R BT.601.
+#: Weights of red, green and blue in greyscale (ITU-R BT.601).
 GREY = (0.299, 0.587, 0.114)
 
 
@@ -34,18 +34,19 @@ def unknown(
     seed: int = 0,
     download: bool = False,
 ) -> Part:
-    """Samples for out-of-distribution detection, in the form of a data set's inputs; their labels mean nothing.
+    """Samples for out-of-distribution detection, converted to a data set's input format; their labels are meaningless.
 
     Args:
         name: The test part of mnist, fashion-mnist, cifar10, cifar100 or svhn; ``noise`` for pixels drawn from a Gaussian of
-            mean 0.5 and standard deviation 1, cut to [0, 1]; ``fog:5`` and the like for the data set's own test images,
-            corrupted; a folder of images; an .npz with an array ``x`` or ``test_x``. For texts, a folder or csv of texts.
+            mean 0.5 and standard deviation 1, clipped to [0, 1]; ``CORRUPTION:SEVERITY``, such as ``fog:5``, for the data
+            set's own test images, corrupted; a folder of images; an .npz with an array ``x`` or ``test_x``. For texts, a
+            folder or csv of texts.
         like: The data set the network was trained on.
-        root: Folder of all data.
+        root: Data folder.
         size: Side of the network's images, for a data set that is read from files.
-        limit: At most so many, drawn at random.
-        seed: Of what is drawn.
-        download: Let torchvision download what is missing.
+        limit: Maximum number of samples, drawn at random.
+        seed: Random seed.
+        download: Let torchvision download missing data.
     """
     random = torch.Generator().manual_seed(seed)
     like.test.refuse("ood")
@@ -55,14 +56,14 @@ def unknown(
     kind, _, severity = name.partition(":")
     if kind in CORRUPTIONS:
         if not isinstance(like.test, Images):
-            raise TypeError(f"{name}: corruptions of images that are read from files are measured by calibrant shift")
+            raise TypeError(f"{name}: for corruptions of images read from files, use calibrant shift")
         if severity not in ("1", "2", "3", "4", "5"):
-            raise ValueError(f"say how severe, from {kind}:1 to {kind}:5; got {name!r}")
+            raise ValueError(f"a corruption needs a severity, from {kind}:1 to {kind}:5; got {name!r}")
         chosen = like.test.subset(_some(len(like.test), limit, random))
         return Images(corrupt(chosen.x, kind, int(severity), random), chosen.y)
     if kind == "noise":
         x = torch.empty(limit or len(like.test), *shape, dtype=torch.uint8)
-        for some in x.split(1000):  # in memory as bytes; as numbers, all at once might not fit
+        for some in x.split(1000):  # kept as bytes: all at once as floats might not fit
             some.copy_((0.5 + torch.randn(some.shape, generator=random)).clamp(0, 1).mul(255).round())
         return _images(x, shape, like)
     if name in SOURCES:
@@ -75,11 +76,11 @@ def unknown(
 def _texts(
     name: str, like: DataSet, test: Texts, root: str | Path | None, limit: int | None, random: torch.Generator
 ) -> Texts:
-    """Texts of a folder or csv, in the words of a data set."""
+    """Texts of a folder or csv, encoded with a data set's vocabulary."""
     place = locate(name, root)
     if place is None:
         raise MissingDataError(
-            f"{name} does not exist, nor does it under {data_root(root)}: expected a folder or csv of texts"
+            f"{name} does not exist, neither as given nor under {data_root(root)}: expected a folder or csv of texts"
         )
     texts = read_texts(place)[0]
     documents = [words(texts[i]) for i in _some(len(texts), limit, random).tolist()]
@@ -98,7 +99,7 @@ def _files(
     place = locate(name, root)
     if place is None:
         raise MissingDataError(
-            f"{name!r} is neither {', '.join(SOURCES)}, noise, nor a corruption such as fog:5, and no folder or .npz of "
+            f"{name!r} is not one of {', '.join(SOURCES)}, noise, or a corruption such as fog:5, and no folder or .npz of "
             f"that name exists here or under {data_root(root)}"
         )
     if not place.is_dir():
@@ -108,13 +109,13 @@ def _files(
     if not paths:
         raise MissingDataError(f"{place} holds no images ({', '.join(ENDINGS)})")
     paths = [paths[i] for i in _some(len(paths), limit, random).tolist()]
-    if isinstance(like.test, Files):  # read, scaled and cropped as its own are
+    if isinstance(like.test, Files):  # read, scaled and cropped like its own
         return Files(paths, torch.zeros(len(paths), dtype=torch.int64))
     return _images(torch.cat([resized(read_image(path).unsqueeze(0), shape) for path in paths]), shape, like)
 
 
 def _some(count: int, limit: int | None, random: torch.Generator) -> Tensor:
-    """Numbers of at most ``limit`` samples, in order."""
+    """Indices of at most ``limit`` samples, in order."""
     return torch.arange(count) if limit is None else torch.randperm(count, generator=random)[:limit].sort().values
 
 
@@ -137,23 +138,23 @@ def _array(place: Path) -> Tensor:
 
 
 def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:
-    """In the size, channels and scale of a data set's own."""
+    """Images in the size, channels and scale of a data set's own."""
     x = resized(x, shape)
     own = like.test.x if isinstance(like.test, Images) else torch.zeros(1, dtype=torch.uint8)
     if own.is_floating_point() and x.dtype == torch.uint8:
         if not in_unit_range(own):
             raise ValueError(
-                f"the network's own images go from {own.min():.4g} to {own.max():.4g}; unknown images cannot be brought to "
-                "that scale, pass an .npz in which they are"
+                f"the network's own images range from {own.min():.4g} to {own.max():.4g}, and OOD images cannot be "
+                "converted to that scale; pass an .npz that already has it"
             )
         x = x.float() / 255
     if in_unit_range(own) and not in_unit_range(x):
-        raise ValueError(f"the unknown images go from {x.min():.4g} to {x.max():.4g}; expected 0 to 1, or uint8")
+        raise ValueError(f"the OOD images range from {x.min():.4g} to {x.max():.4g}; expected 0 to 1, or uint8")
     return Images(x, torch.zeros(len(x), dtype=torch.int64))
 
 
 def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images as ``(N, *shape)``: grey ones in three equal channels or the other way round, and scaled."""
+    """Images as ``(N, *shape)``: converted between greyscale and colour, and resized."""
     channels, *size = shape
     kind = x.dtype
     x = x.float()
@@ -162,7 +163,7 @@ def resized(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     elif x.shape[1] == 1 and channels == 3:
         x = x.expand(-1, 3, -1, -1)
     if x.shape[1] != channels:
-        raise ValueError(f"the network sees images of {channels} channels, these have {x.shape[1]}")
+        raise ValueError(f"the network expects images of {channels} channels, but these have {x.shape[1]}")
     if list(x.shape[2:]) != size:
         x = functional.interpolate(x, size=tuple(size), mode="bilinear", antialias=True)
     return x.round().clamp(0, 255).to(kind) if kind == torch.uint8 else x.to(kind)

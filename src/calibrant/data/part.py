@@ -1,4 +1,4 @@
-"""What a part of a data set is: samples that know their own kind, and how they are fed to a network."""
+"""A part of a data set: samples of one kind, and how they are fed to a network."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -21,16 +21,16 @@ class Feed:
 
     Attributes:
         train: Whether to augment.
-        augmentation: How.
-        size: Side of images that are read from files.
+        augmentation: Which augmentation.
+        size: Side of images read from files.
         longest: Longest side that segmented images are scaled to before a crop of ``size``.
         workers: Processes that read files.
         change: Applied to images before they are normalised, such as a corruption.
         padding: Words of padding that the network needs in front of the longest text.
-        multiple: Number that the sides of segmented images have to be a multiple of.
-        mean: Of each channel, of values in [0, 1].
-        std: Of each channel.
-        random: Source of whatever is random.
+        multiple: The sides of segmented images are padded to a multiple of this.
+        mean: Mean of each channel, for values in [0, 1].
+        std: Standard deviation of each channel.
+        random: Random generator.
     """
 
     train: bool = False
@@ -50,7 +50,7 @@ class Feed:
         return x if self.change is None else self.change(x)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """Images ``(N, C, H, W)``, uint8 or in [0, 1], with the statistics of their channels taken out."""
+        """Images ``(N, C, H, W)``, uint8 or in [0, 1], normalised with the channel statistics."""
         x = x.float() / 255 if x.dtype == torch.uint8 else x
         mean, std = (
             torch.tensor(list(v)[: x.shape[1]], dtype=torch.float32).view(1, -1, 1, 1) for v in (self.mean, self.std)
@@ -64,9 +64,9 @@ class Part(ABC):
     Attributes:
         name: What the samples are, in messages.
         medium: Whether they are images or texts.
-        dense: Whether each sample has many labels, one for each pixel.
-        augmentations: Those that there are for them.
-        impossible: Why something cannot be done with them, by the name of it.
+        dense: Whether every pixel has its own label.
+        augmentations: Augmentations that apply to them.
+        impossible: What cannot be done with them, and why.
     """
 
     name: ClassVar[str]
@@ -80,7 +80,7 @@ class Part(ABC):
 
     @abstractmethod
     def subset(self, indices: Tensor) -> "Self":
-        """The samples with the given numbers."""
+        """The samples with the given indices."""
 
     @abstractmethod
     def checksum(self) -> str:
@@ -96,52 +96,52 @@ class Part(ABC):
 
     @abstractmethod
     def read(self, batches: Sequence[Tensor], feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of each batch of sample numbers."""
+        """Inputs and labels of each batch of sample indices."""
 
     @property
     def labels(self) -> Tensor:
-        """Labels ``(N,)`` of samples that have one each."""
+        """Labels ``(N,)`` of samples with one label each."""
         raise TypeError(f"{self.name} do not have one label each")
 
     @property
     def ignore_index(self) -> int:
-        """Label of pixels that are left out."""
+        """Label of ignored pixels."""
         return -100
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a network has to know about its inputs."""
+        """What a network needs to know about its inputs."""
         return {}
 
     def in_order(self, indices: Tensor) -> Tensor:
-        """Sample numbers in the order in which they are measured."""
+        """Sample indices in evaluation order."""
         return indices
 
     def arranged(self, order: Tensor, batch_size: int, random: torch.Generator) -> list[Tensor]:
-        """Batches of sample numbers that come in random order; the smallest batch is last."""
+        """Batches of sample indices given in random order; the smallest batch comes last."""
         del random
         return list(order.split(batch_size))
 
     def relabelled(self, y: Tensor) -> "Self":
         """The same samples with other labels."""
         del y
-        raise TypeError(f"{self.name} have no labels that could be exchanged")
+        raise TypeError(f"{self.name} have no labels that could be replaced")
 
     def corrupted(self, change: Callable[[Tensor, Tensor], Tensor]) -> "Self":
-        """The same samples after ``change(images, numbers)``."""
+        """The same samples after ``change(images, indices)``."""
         del change
         raise TypeError(f"{self.name} cannot be corrupted in advance; only images in memory can")
 
     def refuse(self, what: str) -> None:
-        """Complain if something cannot be done with samples of this kind."""
+        """Raise an error if something cannot be done with samples of this kind."""
         if what in self.impossible:
             raise TypeError(self.impossible[what])
 
     def check_augmentation(self, augmentation: Augmentation) -> None:
-        """Refuse an augmentation that would do nothing, or not what its name says."""
+        """Refuse an augmentation that does not apply to these samples."""
         if augmentation not in self.augmentations:
             raise ValueError(
-                f"augmentation {augmentation} is not for {self.name}; choose one of {', '.join(self.augmentations)}"
+                f"augmentation {augmentation} does not apply to {self.name}; choose one of {', '.join(self.augmentations)}"
             )
 
 

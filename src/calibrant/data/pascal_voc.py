@@ -30,17 +30,16 @@ def voc(
 ) -> DataSet:
     """PASCAL VOC, or any data set in its layout.
 
-    Where the list ``test.txt`` is there with its masks, the three lists are the three parts. Else, as for VOC itself, the
-    list ``val.txt`` is the test, and a part of ``train.txt`` is held out for validation: 1,171 / 293 / 1,449 images of
-    VOC2012.
+    If there is a list ``test.txt`` with masks, the three lists are the three parts. Otherwise, as for VOC itself,
+    ``val.txt`` is the test part, and some of ``train.txt`` is held out for validation: 1,171 / 293 / 1,449 images of VOC2012.
 
     Args:
-        path: The folder, alone or under ``root``.
-        root: Folder of all data.
-        validation: Training images held out, a number or a fraction, if there is no list of a test.
-        seed: Which ones.
-        classes: Names of the classes, from number 0; those of ``classes.txt`` in the folder, else VOC's, if not given.
-        void: Class number of pixels that are left out.
+        path: The folder, as given or under ``root``.
+        root: Data folder.
+        validation: Training images held out, a number or a fraction, if there is no test list.
+        seed: Seed of the split.
+        classes: Names of the classes, from class 0; by default those in the folder's ``classes.txt``, or else VOC's.
+        void: Label of ignored pixels.
     """
     folder = locate(path, root, "ImageSets/Segmentation")
     if folder is None:
@@ -59,7 +58,7 @@ def voc(
 
 
 def _has_test(folder: Path) -> bool:
-    """Whether there is a list of test images, and masks of them, which VOC keeps to itself."""
+    """Whether there is a list of test images with masks, which VOC does not publish."""
     names = _names(folder, "test") if (folder / "ImageSets" / "Segmentation" / "test.txt").exists() else []
     return bool(names) and (folder / "SegmentationClass" / f"{names[0]}.png").exists()
 
@@ -70,7 +69,7 @@ def _names(folder: Path, name: str) -> list[str]:
         raise MissingDataError(f"{path} does not exist; expected {LAYOUT}")
     names = path.read_text().split()
     if not names:
-        raise MissingDataError(f"{path} is empty; expected the name of an image on each line")
+        raise MissingDataError(f"{path} is empty; expected one image name per line")
     return names
 
 

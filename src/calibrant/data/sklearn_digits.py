@@ -7,15 +7,15 @@ from calibrant.extras import require
 
 
 def digits(*, validation: int = 20, test: int = 70, seed: int = 0) -> DataSet:
-    """Handwritten digits, 8 x 8 grey pixels in [0, 1], 10 classes: scikit-learn's, no download.
+    """scikit-learn's handwritten digits: 8 x 8 grey pixels in [0, 1], 10 classes, no download.
 
-    Each class gives ``test`` and ``validation`` images to those parts, and as many images as the smallest class has left to
-    the training part: 84 with the defaults.
+    Each class has ``test`` test images, ``validation`` validation images, and as many training images as the smallest class
+    has left: 84 with the defaults.
 
     Args:
         validation: Validation images of each class.
         test: Test images of each class.
-        seed: Which images go where.
+        seed: Seed of the split.
     """
     whole("validation", validation, 0)
     whole("test", test, 0)
@@ -27,7 +27,7 @@ def digits(*, validation: int = 20, test: int = 70, seed: int = 0) -> DataSet:
     classes = [members[torch.randperm(len(members), generator=shuffle)] for members in classes]
     smallest = min(map(len, classes))
     if test + validation >= smallest:
-        raise ValueError(f"test + validation must be less than {smallest}, the images of the smallest class")
+        raise ValueError(f"test + validation must be less than {smallest}, the size of the smallest class")
     bounds = {"test": (0, test), "validation": (test, test + validation), "train": (test + validation, smallest)}
     split = {name: torch.cat([members[a:b] for members in classes]).sort().values for name, (a, b) in bounds.items()}
     train, held, rest = (Images(x[split[name]], y[split[name]]) for name in ("train", "validation", "test"))

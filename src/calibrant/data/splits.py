@@ -1,4 +1,4 @@
-"""Which samples go where: held-out samples and long tails, drawn with a seed."""
+"""Splits: held-out samples and long tails, drawn with a seed."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,13 @@ from calibrant.data.table import LongTailKind
 
 
 def split_off(y: Tensor, held: float, seed: int, *, per_class: bool = False) -> tuple[Tensor, Tensor]:
-    """Numbers of the samples that stay and of those held out, drawn at random.
+    """Indices of the samples that stay and of those held out, drawn at random.
 
     Args:
         y: Labels.
-        held: How many are held out: a number, or a fraction below 1.
-        seed: Which ones.
-        per_class: Hold out so many of each class.
+        held: How many to hold out: a number, or a fraction below 1.
+        seed: Seed of the split.
+        per_class: Hold out this many of each class.
     """
     random = torch.Generator().manual_seed(seed)
     if per_class:
@@ -51,14 +51,14 @@ def long_tail_counts(most: int, classes: int, ratio: float, kind: LongTailKind =
 def long_tail_indices(
     y: Tensor, ratio: float, *, kind: LongTailKind = "exp", seed: int = 0, most: int | None = None
 ) -> Tensor:
-    """Numbers of the samples that stay when classes are cut down to a long tail.
+    """Indices of the samples that stay when classes are cut down to a long tail.
 
     Args:
         y: Labels of a balanced set.
-        ratio: How many times as many samples the largest class keeps as the smallest.
+        ratio: Imbalance ratio, samples of the largest class over those of the smallest.
         kind: Shape of the tail, see :func:`long_tail_counts`.
-        seed: Which samples stay.
-        most: Samples of class 0; what the smallest class has if None.
+        seed: Seed of the choice of samples.
+        most: Samples of class 0; the size of the smallest class if None.
     """
     classes = int(y.max()) + 1
     members = [torch.nonzero(y == k).flatten() for k in range(classes)]

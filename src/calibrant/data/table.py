@@ -7,11 +7,11 @@ from typing import Any, Final, Literal
 
 from calibrant.registry import Entry, table
 
-#: Random changes of training images.
+#: Augmentations of training images.
 Augmentation = Literal["none", "crop-flip", "imagenet", "timm", "segmentation"]
 #: Shapes of a long tail.
 LongTailKind = Literal["exp", "pareto", "step"]
-#: Validation sets as one might have them in practice.
+#: Kinds of validation sets found in practice.
 ValidationSet = Literal["clean", "shifted", "small", "noisy"]
 
 
@@ -20,8 +20,8 @@ class DataEntry(Entry):
     """A row of the table of data sets.
 
     Attributes:
-        places: Folders or files under the data root, one of which is there if the data is; none if nothing is needed.
-        arguments: What the function is called with first.
+        places: Folders or files under the data root, one of which exists if the data does; empty if no files are needed.
+        arguments: First arguments of the function.
     """
 
     places: tuple[str, ...] = ()
@@ -49,9 +49,9 @@ DATA: Final = table(
     _torchvision("cifar10", "CIFAR-10, through torchvision", "cifar-10-batches-py"),
     _torchvision("cifar100", "CIFAR-100, through torchvision", "cifar-100-python"),
     _torchvision("svhn", "SVHN, through torchvision", "train_32x32.mat"),
-    _data("tiny-imagenet", "folders:tiny_imagenet", "Tiny-ImageNet in its own layout", "tiny-imagenet-200/train"),
+    _data("tiny-imagenet", "folders:tiny_imagenet", "Tiny-ImageNet in its original layout", "tiny-imagenet-200/train"),
     _data("imagenet", "folders:imagenet", "ImageNet in class folders", "imagenet/val"),
-    _data("imagenet-lt", "folders:imagenet_lt", "ImageNet-LT, from its lists of files", "imagenet/ImageNet_LT_train.txt"),
+    _data("imagenet-lt", "folders:imagenet_lt", "ImageNet-LT, from its file lists", "imagenet/ImageNet_LT_train.txt"),
     _data(
         "newsgroups20",
         "newsgroups:newsgroups20",
@@ -91,14 +91,14 @@ CORRUPTIONS: Final = table(
     _corruption("shot_noise", "shot noise", (500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
     _corruption("impulse_noise", "salt and pepper", (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
     _corruption("gaussian_blur", "Gaussian blur", (0.4, 0.6, 0.7, 0.8, 1.0), (1, 2, 3, 4, 6)),
-    _corruption("contrast", "less contrast", (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
-    _corruption("brightness", "more brightness", (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    _corruption("contrast", "reduced contrast", (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    _corruption("brightness", "increased brightness", (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
     _corruption(
         "fog",
         "fog",
         ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
         ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
     ),
-    _corruption("pixelate", "large pixels", (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    _corruption("pixelate", "pixelation", (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
     _corruption("jpeg_compression", "JPEG compression", (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
 )

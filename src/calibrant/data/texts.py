@@ -1,4 +1,4 @@
-"""Texts as numbers of words."""
+"""Texts as word indices."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from torch import Tensor
 from calibrant.data.part import Feed, Part, digest_of, label_counts
 from calibrant.errors import InputError
 
-#: Characters that end a word, those of the Keras tokenizer that the papers used.
+#: Characters that separate words, those of the Keras tokenizer that the papers used.
 FILTERS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'
 _TO_SPACES = str.maketrans(dict.fromkeys(FILTERS, " "))
-#: Batches that are drawn together, then sorted by length.
+#: Number of batches that are drawn together, then sorted by length.
 POOL = 40
 
 
 @dataclass(frozen=True)
 class Texts(Part):
-    """Texts in memory, as numbers of words one after the other.
+    """Texts in memory, as concatenated word indices.
 
     Attributes:
-        tokens: Words of all texts, ``(total,)``.
+        tokens: Word indices of all texts, ``(total,)``.
         starts: Where each text begins, and where the last one ends, ``(N + 1,)``.
         y: Labels ``(N,)``.
         length: Texts are padded to at most this many words.
@@ -33,7 +33,7 @@ class Texts(Part):
 
     name: ClassVar[str] = "texts"
     medium: ClassVar[Literal["images", "texts"]] = "texts"
-    impossible: ClassVar[Mapping[str, str]] = {"shift": "corruptions are made for images; these samples are texts"}
+    impossible: ClassVar[Mapping[str, str]] = {"shift": "corruptions apply to images; these samples are texts"}
     tokens: Tensor
     starts: Tensor
     y: Tensor
@@ -53,7 +53,7 @@ class Texts(Part):
         return self.starts.diff()
 
     def subset(self, indices: Tensor) -> "Texts":
-        """The texts with the given numbers."""
+        """The texts with the given indices."""
         lengths = self.lengths[indices]
         starts = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         place = torch.arange(int(starts[-1])) + (self.starts[indices] - starts[:-1]).repeat_interleave(lengths)
@@ -72,11 +72,11 @@ class Texts(Part):
         return Texts(self.tokens, self.starts, y, self.length)
 
     def padded(self, indices: Tensor, *, padding: int | None = None) -> Tensor:
-        """Word numbers ``(len(indices), time)``, with zeros in front.
+        """Word indices ``(len(indices), time)``, padded with zeros in front.
 
         Args:
             indices: Which texts.
-            padding: Pad to the longest of these and so many words more, instead of to ``length``.
+            padding: Pad to the longest of these texts plus this many words, instead of to ``length``.
         """
         lengths = self.lengths[indices].view(-1, 1)
         longest = int(lengths.max()) if len(lengths) else 0
@@ -88,7 +88,7 @@ class Texts(Part):
         return words.long().masked_fill(place < 0, 0)
 
     def read(self, batches: Sequence[Tensor], feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
-        """Word numbers and labels of each batch."""
+        """Word indices and labels of each batch."""
         if feed.padding > self.length:
             raise InputError(
                 f"the network needs texts of at least {feed.padding} words, but `data.options.length` is {self.length}"
@@ -97,7 +97,7 @@ class Texts(Part):
             yield self.padded(indices, padding=feed.padding), self.y[indices]
 
     def in_order(self, indices: Tensor) -> Tensor:
-        """By length, so that little of a batch is padding."""
+        """Sort by length, so that batches need little padding."""
         return indices[self.lengths[indices].argsort(stable=True)]
 
     def arranged(self, order: Tensor, batch_size: int, random: torch.Generator) -> list[Tensor]:
@@ -115,13 +115,13 @@ def words(text: str) -> list[str]:
 
 
 def learn_vocabulary(documents: Iterable[Sequence[str]], size: int) -> list[str]:
-    """The most frequent words, at most ``size - 1`` of them; the first has number 1, for 0 is padding."""
+    """The most frequent words, at most ``size - 1`` of them; the first has index 1, as 0 is padding."""
     counts = Counter(chain.from_iterable(documents))
     return [word for word, _ in counts.most_common(size - 1)]
 
 
 def encode(documents: Sequence[Sequence[str]], vocabulary: Sequence[str], y: Tensor, length: int = 1000) -> Texts:
-    """Numbers of the words that are known, the last ``length`` of each text."""
+    """Indices of the known words, the last ``length`` of each text."""
     number = {word: i for i, word in enumerate(vocabulary, 1)}
     encoded = [[number[word] for word in document if word in number][-length:] for document in documents]
     lengths = torch.tensor([len(document) for document in encoded])

@@ -1,4 +1,4 @@
-"""Validation sets that are not like the training set: what adaptive losses were not made for."""
+"""Imperfect validation sets, which adaptive losses were not designed for."""
 
 import torch
 from torch import Tensor
@@ -9,22 +9,22 @@ from calibrant.data.table import CORRUPTIONS, ValidationSet
 
 #: Severity of the corruptions of a shifted validation set.
 SEVERITY = 3
-#: Share of the samples that a small validation set keeps.
+#: Fraction of the samples kept in a small validation set.
 SMALL = 0.1
-#: Share of the labels that a noisy validation set gets wrong.
+#: Fraction of wrong labels in a noisy validation set.
 NOISE = 0.2
 
 
 def altered(part: Part, kind: ValidationSet, classes: int, seed: int = 0) -> Part:
-    """A validation set as one might have it in practice.
+    """A validation set as found in practice.
 
     Args:
         part: The validation set.
-        kind: ``"clean"``, as it is; ``"shifted"``, each image corrupted in one of the ways of
+        kind: ``"clean"``, unchanged; ``"shifted"``, each image corrupted by a random one of
             :data:`calibrant.data.CORRUPTIONS`, of severity 3; ``"small"``, a tenth of it; ``"noisy"``, a fifth of the labels
             replaced by other classes.
         classes: Number of classes.
-        seed: Of what is drawn.
+        seed: Random seed.
     """
     random = torch.Generator().manual_seed(seed)
     if kind == "small":
@@ -42,7 +42,7 @@ def altered(part: Part, kind: ValidationSet, classes: int, seed: int = 0) -> Par
 
 
 def _mixed_corruptions(x: Tensor, numbers: Tensor, random: torch.Generator) -> Tensor:
-    """Each image corrupted in one of the ways."""
+    """Corrupt each image by one corruption, chosen at random."""
     x, chosen = x.clone(), torch.randint(len(CORRUPTIONS), (len(numbers),), generator=random)
     for number, name in enumerate(CORRUPTIONS):
         own = (chosen == number).nonzero().flatten()

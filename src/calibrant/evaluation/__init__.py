@@ -1,4 +1,4 @@
-"""What is done with predictions or a finished run: calibration, out-of-distribution detection, corrupted images."""
+"""Evaluation of predictions and finished runs: calibration, out-of-distribution detection, corrupted images."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
     from calibrant.evaluation.ood import detect as detect
     from calibrant.evaluation.shift import measure_shift as measure_shift
 
-#: Imported when first asked for: calibrating files needs no Lightning, using a network again does.
+#: Imported on first use: calibrating files needs no Lightning, reusing a network does.
 _NAMES = {
     "CalibrationResult": "calibration",
     "cross_validate": "calibration",

@@ -1,4 +1,4 @@
-"""Fitting calibrators on held-out predictions, choosing among them, and measuring what they do."""
+"""Fitting calibrators on held-out predictions, selecting one, and measuring their effect."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from calibrant.predictions import Predictions
 
 
 def possible(*, dense: bool) -> list[str]:
-    """Keys of the calibrators that fit plain or dense predictions."""
+    """Keys of the calibrators for plain or dense predictions."""
     return [key for key, entry in CALIBRATORS.items() if dense or not entry.dense]
 
 
 def check_methods(methods: Sequence[str], *, dense: bool) -> list[str]:
-    """Keys of calibrators, each once; ``["all"]`` stands for all that fit.
+    """Keys of calibrators without duplicates; ``["all"]`` stands for all that apply.
 
     Raises:
-        InputError: If one is not known, or not for such predictions.
+        InputError: If one is unknown, or does not apply to such predictions.
     """
     if list(methods) == ["all"]:
         return possible(dense=dense)
@@ -66,9 +66,9 @@ def cross_validate(
         methods: Keys of calibrators.
         logits: ``(N, K)`` or ``(N, K, *spatial)``.
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
-        folds: Number of folds; of dense predictions whole images are held out.
-        seed: Which samples are in which fold.
-        ignore_index: Label of samples or pixels to leave out.
+        folds: Number of folds; for dense predictions, whole images are held out.
+        seed: Seed of the split into folds.
+        ignore_index: Label of samples or pixels to ignore.
         advance: Called after each fit, for a progress bar.
     """
     if not 2 <= folds <= len(logits):
@@ -97,8 +97,8 @@ class CalibrationResult:
     """Predictions before and after each of several calibrators.
 
     Attributes:
-        audits: Of the test predictions, before calibration first.
-        comparisons: Of before with each calibrator.
+        audits: Audits of the test predictions, before calibration first.
+        comparisons: Before calibration against each calibrator.
     """
 
     audits: list[Audit]
@@ -117,8 +117,8 @@ def measure_all(
     Args:
         fitted: Fitted calibrators by key.
         testing: The test predictions.
-        progress: From the name of what is measured to what is called with the number of rows read.
-        **options: Of :func:`calibrant.audit.audit`.
+        progress: Given the name of what is measured, returns a function to call with the number of rows read.
+        **options: Options of :func:`calibrant.audit.audit`.
     """
     steps: list[tuple[str, Any]] = [("before", None), *((key, one.transform) for key, one in fitted.items())]
     audits = [

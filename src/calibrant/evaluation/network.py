@@ -1,4 +1,4 @@
-"""A finished run's network, to predict what it has not seen."""
+"""The network of a finished run, ready to predict new data."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from calibrant.train.predictor import Predictor
 
 @dataclass(frozen=True)
 class TrainedNetwork(Predictor):
-    """A network as its run left it.
+    """The trained network of a run.
 
     Attributes:
         run: The run.
@@ -28,11 +28,11 @@ class TrainedNetwork(Predictor):
 
         Args:
             folder: The run.
-            root: Where its data is now, if not where it was.
-            allow_code: Let the recipe name code outside calibrant.
+            root: Where its data is now, if it has moved.
+            allow_code: Allow code from outside calibrant in the recipe.
 
         Raises:
-            InputError: If it is not a finished run, its checkpoint is broken, or the data are not those of the run.
+            InputError: If it is not a finished run, its checkpoint is broken, or the data is not the run's.
         """
         run = Run.load(folder)
         recipe = run.recipe
@@ -45,7 +45,7 @@ class TrainedNetwork(Predictor):
                 recipe.check(allow_code=allow_code)
                 data, network, loss = prepare(bare, allow_code=allow_code)
         except MissingDataError as error:
-            raise MissingDataError(f"{error}; if the data of {run.folder} is elsewhere now, pass `data.root`") from error
+            raise MissingDataError(f"{error}; if the data of {run.folder} has moved, pass `data.root`") from error
         same_data(run.folder, data)
         try:
             with input_errors():

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection with a finished run: is it less confident on what it was not trained on?"""
+"""Out-of-distribution detection with a finished run: is it less confident on data unlike its training data?"""
 
 import zlib
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from calibrant.plots import ROC
 from calibrant.predictions import Chunk, open_predictions, write_npz
 from calibrant.runs import Detection, OODResult, RunFolder
 
-#: Loads the network of a run, if it is needed.
+#: Loads the network of a run when it is needed.
 Loader = Callable[[RunFolder], TrainedNetwork]
 
 
@@ -33,17 +33,17 @@ def detect(
     force: bool = False,
     advance: Callable[[int, int], Any] = lambda samples, total: None,  # noqa: ARG005
 ) -> OODResult:
-    """Predict unknown data with a run's network, unless that is done, and measure how well it tells them from its test part.
+    """Predict OOD data with a run's network, unless already done, and measure how well it separates them from its test part.
 
     Args:
         folder: The run.
-        name: The unknown data, see :func:`calibrant.data.unknown`.
-        load: Loads the network of a run, if it is needed.
-        root: Folder of all data.
-        limit: At most so many unknown samples.
-        download: Let torchvision download what is missing.
+        name: The OOD data, see :func:`calibrant.data.unknown`.
+        load: Loads the network of a run when it is needed.
+        root: Data folder.
+        limit: Maximum number of OOD samples.
+        download: Let torchvision download missing data.
         force: Predict again.
-        advance: Called with the number of samples predicted, and of all, for a progress bar.
+        advance: Called with the number of samples just predicted and the total, for a progress bar.
 
     Returns:
         For each score, before and after temperature scaling: AUROC with its interval, FPR95, AUPR.
@@ -78,7 +78,7 @@ def detect(
 
 
 def _fingerprint(name: str, root: str | None) -> str:
-    """Where unknown data comes from, and of files a checksum of names, sizes and times."""
+    """Where OOD data comes from and, for files, a checksum of names, sizes and times."""
     place = locate(name, root)
     if place is None:
         return str(data.data_root(root).resolve())
@@ -88,7 +88,7 @@ def _fingerprint(name: str, root: str | None) -> str:
 
 
 def pair(folder: str | Path | RunFolder, name: str) -> tuple[Tensor, Tensor]:
-    """Logits of a run's test part, and of the unknown data."""
+    """Logits of a run's test part and of the OOD data."""
     folder = RunFolder(folder)
     known, _ = folder.open().read_all()
     unknown = torch.cat([chunk.logits for chunk in open_predictions(folder.ood_predictions(name)).chunks()])
@@ -96,7 +96,7 @@ def pair(folder: str | Path | RunFolder, name: str) -> tuple[Tensor, Tensor]:
 
 
 def measure(folder: RunFolder, unknown: Tensor, temperature: float) -> dict[str, Detection]:
-    """AUROC, FPR95 and AUPR of all scores at some temperature."""
+    """AUROC, FPR95 and AUPR of all scores at a temperature."""
     known, _ = folder.open().read_all()
     both = known / temperature, unknown / temperature
     found: dict[str, Detection] = {}
@@ -108,7 +108,7 @@ def measure(folder: RunFolder, unknown: Tensor, temperature: float) -> dict[str,
 
 
 def curves(folder: str | Path | RunFolder, name: str) -> ROC:
-    """ROC curves of a run by each score, and by entropy after temperature scaling."""
+    """ROC curves of a run for each score, and for entropy after temperature scaling."""
     folder = RunFolder(folder)
     known, unknown = pair(folder, name)
     temperature = folder.result().temperature

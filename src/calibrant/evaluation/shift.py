@@ -1,4 +1,4 @@
-"""Corrupted test images: how accuracy and calibration of a finished run change with severity."""
+"""Corrupted test images: how the accuracy and calibration of a finished run change with severity."""
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -36,22 +36,22 @@ def measure_shift(
     force: bool = False,
     advance: Callable[[int, int], Any] = lambda done, total: None,  # noqa: ARG005
 ) -> ShiftResult:
-    """Measure a run's network on its corrupted test images, and write results after each corruption and severity.
+    """Measure a run's network on its corrupted test images, and save results after each corruption and severity.
 
-    What is there already is kept, so that the same call continues where another was interrupted.
+    Existing results are kept, so that the same call resumes after an interruption.
 
     Args:
         folder: The run.
-        load: Loads the network of a run, if it is needed.
-        corruptions: Which ones; all of the published set if that is there, else all of :data:`CORRUPTIONS`.
-        severities: Which ones, from 1 to 5.
-        seed: Of the noise.
-        root: Folder of all data, where published sets are looked for.
+        load: Loads the network of a run when it is needed.
+        corruptions: Names; by default all of the published set if it is there, else all of :data:`CORRUPTIONS`.
+        severities: Severities, from 1 to 5.
+        seed: Seed of the corruptions.
+        root: Data folder, in which published sets are looked for.
         force: Measure again.
-        advance: Called with the number of measurements done, and of all, for a progress bar.
+        advance: Called with the number of measurements done and the total, for a progress bar.
 
     Returns:
-        A record for each corruption and severity, severity 0 being the test images themselves.
+        A record for each corruption and severity; severity 0 is the test images themselves.
     """
     folder = RunFolder(folder)
     folder.require_finished()
@@ -66,7 +66,7 @@ def measure_shift(
     if not same and not force:
         raise InputError(
             f"{folder.shift_file} holds results of {known.source} images, seed {known.seed}; pass `force=True` to "
-            f"replace them by those of {fresh.source} images, seed {seed}"
+            f"replace them with those of {fresh.source} images, seed {seed}"
         )
     known = known if same else fresh
     wanted = [("none", 0), *((name, severity) for name in names for severity in severities)]
@@ -87,7 +87,7 @@ def measure_shift(
 
 
 def curves(results: dict[str, ShiftResult]) -> ShiftCurves:
-    """Curves of several runs, or of a single one before and after temperature scaling."""
+    """Curves of several runs, or of a single run before and after temperature scaling."""
     lines: list[tuple[str, ShiftResult, Stage]] = [(name, result, "before") for name, result in results.items()]
     if len(lines) == 1:
         lines.append((f"{lines[0][0]}, after temperature", lines[0][1], "after"))
@@ -108,7 +108,7 @@ def _names(folder: Path) -> list[str]:
 def _corrupted(
     trained: TrainedNetwork, name: str, severity: int, seed: int, published: Path | None
 ) -> tuple[Part, Callable[[Tensor], Tensor] | None]:
-    """The test images, and what is done to each batch of them."""
+    """The test images, and what to do with each batch of them."""
     test = trained.data.test
     test.refuse("shift")
     if not severity:
@@ -116,13 +116,13 @@ def _corrupted(
     if published is not None:
         return _from_file(published, name, severity), None
     lookup(name, CORRUPTIONS, "corruption")
-    # The same noise for all runs of a study: it follows from seed, corruption, severity and the size of the batches.
+    # The same noise for all runs of a study: it depends only on seed, corruption, severity and batch size.
     random = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name} {severity}".encode()))
     return test, lambda x: corrupt(x, name, severity, random)
 
 
 def _from_file(folder: Path, name: str, severity: int) -> Images:
-    """A fifth of a published file, which holds the severities one after the other."""
+    """One severity's fifth of a published file, which holds the severities one after another."""
     path = folder / f"{name}.npy"
     if not path.exists():
         raise InputError(f"{name!r} is not among the published files of {folder}; choose from {', '.join(_names(folder))}")
@@ -133,7 +133,7 @@ def _from_file(folder: Path, name: str, severity: int) -> Images:
         raise MissingDataError(f"{path} cannot be read ({error})") from error
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] != 3 or labels.shape != (len(x),) or len(x) % len(SEVERITIES):
         raise MissingDataError(
-            f"{path} must be uint8 images (5 N, H, W, 3) with a label each; it is {x.dtype} {x.shape}, "
+            f"{path} must hold uint8 images (5 N, H, W, 3) with a label each; it holds {x.dtype} {x.shape}, "
             f"with {labels.size} labels"
         )
     size = len(x) // len(SEVERITIES)
@@ -142,7 +142,7 @@ def _from_file(folder: Path, name: str, severity: int) -> Images:
 
 
 def _measured(trained: TrainedNetwork, batches: Iterable[tuple[Tensor, Tensor]], name: str, severity: int) -> ShiftRecord:
-    """Measures before and after the run's own temperature, in one pass."""
+    """Measures before and after scaling with the run's own temperature, in one pass."""
     data, num_bins = trained.data, trained.recipe.num_bins
     panels = [Panel(data.num_classes, num_bins=num_bins, ignore_index=data.ignore_index) for _ in STAGES]
     for logits, target in batches:
