@@ -63,7 +63,7 @@ def test_it_opens_and_shows_everything(browser, study: Path) -> None:
     assert len(drawn) >= 14
     assert all(drawn)
     text = browser.find_element("tag name", "header").text
-    assert "points on average (2 runs of each)" in text
+    assert "points on average (2 runs each)" in text
     summary = json.loads((study / "study.json").read_text())["summaries"]
     cell = browser.find_element("css selector", "#table tbody tr:nth-child(2) td:nth-child(3)").text
     assert cell.startswith(f"{100 * np.mean(summary[1]['before']['ece']):.2f} ± ")
@@ -87,6 +87,9 @@ def test_the_table_sorts(browser, study: Path) -> None:
     before = column(3)
     browser.find_element("id", "post").click()
     assert column(3) != before
+    assert browser.find_elements("css selector", "#table th")[-1].text == "p (ECE)"
+    how = [item.text for item in browser.find_elements("css selector", "#how li")]
+    assert sum(item.startswith("p: difference in ECE from ce") for item in how) == 1  # however often the table is drawn
 
 
 def test_hovering_shows_the_numbers_of_a_bin(browser, study: Path) -> None:
@@ -107,7 +110,7 @@ def test_hovering_shows_the_numbers_of_a_bin(browser, study: Path) -> None:
     ActionChains(browser).move_to_element_with_offset(chart, *map(int, place)).pause(0.5).perform()
     shown = browser.execute_script("return arguments[0].querySelector('.hoverlayer').textContent", chart)
     assert f"{bins['counts'][fullest]:,} predictions" in shown
-    assert f"accuracy {100 * bins['accuracy'][fullest]:.1f} %" in shown
+    assert f"accuracy {100 * bins['accuracy'][fullest]:.1f}%" in shown
 
 
 def test_methods_can_be_chosen(browser, study: Path) -> None:
@@ -217,20 +220,20 @@ def test_the_headline_says_how_much_and_how_sure() -> None:
     rows = [summary("ce", 0.08, 0.90), summary("cals-alm", 0.02, 0.92, 0.055, 0.001)]
     gap = "The gap is 5.5 points"
     assert headline(rows) == [
-        "cals-alm is the best calibrated: its confidence is off by 2.0 points on average (2 runs of each).",
-        f"ce is off by 8.0. {gap} (95 % interval 4.5 to 6.5, over seeds), more than chance.",
-        "Its accuracy, 92.0 %, is 2.0 points higher than that of ce.",
+        "cals-alm is best calibrated: its confidence is off by 2.0 points on average (2 runs each).",
+        f"ce is off by 8.0. {gap} (95% interval 4.5 to 6.5, over seeds), more than chance explains.",
+        "Its accuracy, 92.0%, is 2.0 points higher than that of ce.",
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
-    off = "its confidence is off by 7.0 points on average (2 runs of each)"
-    assert headline(rows)[0] == f"ls comes out first ({off}), but its lead may be chance."
+    off = "its confidence is off by 7.0 points on average (2 runs each)"
+    assert headline(rows)[0] == f"ls comes first ({off}), but its lead may be due to chance."
     assert headline(rows)[1].endswith(
-        "The gap is 1.0 points (95 % interval 0.0 to 2.0, over seeds), which chance could explain."
+        "The gap is 1.0 points (95% interval 0.0 to 2.0, over seeds), which chance could explain."
     )
     assert headline(rows)[2].endswith("is the same as that of ce.")
     alone = [replace(row, seeds=[0]) for row in rows]
-    assert headline(alone)[1].endswith("With one run each, this is about these two networks, not about the methods.")
-    assert headline(rows[:1])[1] == "No other method in this study comes closer."
+    assert headline(alone)[1].endswith("With one run each, this compares these two networks, not the methods.")
+    assert headline(rows[:1])[1] == "No other method in this study is better calibrated."
 
 
 def test_reports_from_python(study: Path, tmp_path: Path) -> None:

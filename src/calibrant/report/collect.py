@@ -1,4 +1,4 @@
-"""What a report shows, gathered from studies, runs, files of predictions or audits."""
+"""Collecting the content of a report from studies, runs, prediction files or audits."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ from calibrant.report.words import headline
 from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
 from calibrant.stats import bins_interval
 
-#: At most so many classes are shown by name.
+#: Maximum number of classes shown by name.
 CLASSES = 200
-#: Columns of the history that are drawn.
+#: Columns of the history that are plotted.
 HISTORY = ("epoch", "ece", "accuracy", "train_loss", "validation_loss", "nll")
 
 
 @dataclass
 class Source:
-    """One audited set of predictions, and what a run folder adds to it.
+    """One audited set of predictions, with the run it comes from, if any.
 
     Attributes:
-        audits: Before and, of a run, after temperature scaling.
-        values: All measures of each stage, those of unknown and corrupted data included.
-        run: The run it comes from.
+        audits: Audits before and, for a run, after temperature scaling.
+        values: All measures of each stage, including those on OOD and corrupted data.
+        run: The run.
         history: Losses and measures by epoch.
-        learned: The path of what an adaptive loss learned.
-        shift: Results on corrupted images, those that all runs have.
+        learned: What an adaptive loss learned, by epoch.
+        shift: Results on the corrupted images that all runs share.
     """
 
     audits: dict[Stage, Audit]
@@ -68,10 +68,10 @@ class Collected:
 
     Attributes:
         title: Its title.
-        words: What it comes to, in sentences.
-        methods: Audited predictions by method, one for each run.
-        p_values: Of the ECE against the first method.
-        note: What they are about.
+        words: The verdict, in sentences.
+        methods: Audited predictions by method, one per run.
+        p_values: For the difference in ECE from the first method.
+        note: How the p-values were computed.
     """
 
     title: str
@@ -82,10 +82,10 @@ class Collected:
 
 
 def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> Collected:
-    """Gather what a report shows.
+    """Collect the content of a report.
 
     Args:
-        sources: A study folder, run folders, files of predictions, or audits.
+        sources: A study folder, run folders, prediction files, or audits.
     """
     if len(sources) == 1 and not isinstance(sources[0], Audit | RunFolder) and StudyFolder(sources[0]).there:
         return _of_study(StudyFolder(sources[0]))
@@ -117,7 +117,7 @@ def _of_study(folder: StudyFolder) -> Collected:
 
 def _checked(found: Collected) -> Collected:
     if not found.methods:
-        raise InputError("there is nothing to report: no run is finished")
+        raise InputError("there is nothing to report: no run has finished")
     _compare_shift([source for sources in found.methods.values() for source in sources])
     return found
 
@@ -133,7 +133,7 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def _compare_shift(sources: Sequence[Source]) -> None:
-    """Keep the corruptions that were measured of all runs, which alone can be compared, and add their means."""
+    """Keep the corruptions measured for all runs, since only they can be compared, and add their means."""
     shifted = [source.shift for source in sources if source.shift is not None]
     alike = len({(one.seed, one.source) for one in shifted}) == 1 and len(shifted) == len(sources)
     shared = set.intersection(*({record.key for record in one.results} for one in shifted)) if alike else set()
@@ -146,11 +146,11 @@ def _compare_shift(sources: Sequence[Source]) -> None:
             values |= {f"shift_{key}": source.shift.mean(stage, key) for key in ("accuracy", "ece")}
 
 
-# In plain Python types, as the page has it
+# As plain Python types, for the page
 
 
 def content(found: Collected) -> dict[str, Any]:
-    """Everything the page shows, in plain Python types."""
+    """Everything the page shows, as plain Python types."""
     sources = [source for own in found.methods.values() for source in own]
     keys = _shown(sources)
     methods = [_method(name, own, found.p_values.get(name), keys) for name, own in found.methods.items()]
@@ -173,7 +173,7 @@ def content(found: Collected) -> dict[str, Any]:
 
 
 def _shown(sources: Sequence[Source]) -> list[str]:
-    """Measures that all have."""
+    """Measures that all sources have."""
     values = [source.values["before"] for source in sources]
     usual = [record.key for record in ranked(2, dense=sources[0].audits["before"].dense)]
     more = [key for key in values[0] if key.startswith(("auroc:", "shift_"))]
@@ -181,7 +181,7 @@ def _shown(sources: Sequence[Source]) -> list[str]:
 
 
 def _method(name: str, sources: Sequence[Source], p_value: float | None, keys: Sequence[str]) -> dict[str, Any]:
-    """One method: its runs pooled for diagrams, averaged for tables."""
+    """One method: runs are pooled for diagrams and averaged for tables."""
     before = [source.audits["before"] for source in sources]
     after = [source.audits["after"] for source in sources if "after" in source.audits]
     learned: Mapping[str, np.ndarray] = next((source.learned for source in sources if source.learned), {})
@@ -211,10 +211,10 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
-    """Reliability diagram of all runs together."""
+    """Reliability diagram of all runs pooled."""
     bins = BinStatistics(*(sum(parts) for parts in zip(*(own.bins.statistics() for own in audits), strict=True)))
     ece = bins_interval(bins)
-    if audits[0].dense:  # pixels are not independent: the runs' own intervals, from resampled images
+    if audits[0].dense:  # pixels are not independent: use the runs' own intervals, from resampling images
         low, high = (statistics.mean(getattr(own.intervals["ece"], end) for own in audits) for end in ("low", "high"))
         ece = replace(ece, low=low, high=high)
     elif len(audits) == 1:
@@ -223,7 +223,7 @@ def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
 
 
 def _shift(results: Sequence[ShiftResult]) -> dict[str, Any] | None:
-    """Accuracy and ECE at each severity, means over runs."""
+    """Accuracy and ECE at each severity, averaged over runs."""
     if not results:
         return None
     severities = results[0].severities

@@ -1,4 +1,4 @@
-"""The papers' figures of a report, as files."""
+"""The papers' figures, written to files."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from calibrant.plots.base import Figure, close_all
 
 
 def write_figures(folder: Path, content: dict[str, Any], *, force: bool = False) -> list[Path]:
-    """Write every figure that there is data for, each as .pdf and .png."""
+    """Write every figure there is data for, as .pdf and .png."""
     written = []
     for name, figure in figures(content).items():
         for ending in ("pdf", "png"):

@@ -1,4 +1,4 @@
-"""One page of a study, of runs, or of audited predictions: everything in it, nothing from the network."""
+"""A self-contained HTML page on a study, runs, or audited predictions; it works offline."""
 
 import json
 import math
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Report:
-    """A report, measured once and written as a page, as figures, or both.
+    """A report, computed once and written as a page, as figures, or both.
 
     Args:
-        sources: A study folder, run folders, files of predictions, or audits.
+        sources: A study folder, run folders, prediction files, or audits.
     """
 
     def __init__(self, *sources: "str | Path | Audit | RunFolder | StudyFolder") -> None:
@@ -31,7 +31,7 @@ class Report:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """Everything the page shows, in plain Python types."""
+        """Everything the page shows, as plain Python types."""
         return content(self.found)
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class Report:
         jinja2 = require("jinja2", "a report")
         plotly = require("plotly.offline", "a report").get_plotlyjs()
         environment = jinja2.Environment(loader=jinja2.PackageLoader("calibrant.report"), autoescape=True)
-        # Inside <script> only "<" can end the data: written as an escape of JSON, nothing in it can.
+        # Inside <script>, only "<" can end the data; as a JSON escape it cannot.
         data = json.dumps(_rounded(self.content)).replace("<", "\\u003c")
         page: str = environment.get_template("report.html").render(
             title=self.content["title"],
@@ -55,12 +55,12 @@ class Report:
         return page
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the page, an .html; ``force`` replaces what is there."""
+        """Write the page as .html; ``force`` overwrites an existing file."""
         with replacing(path, force=force) as temporary:
             temporary.write_text(self.html(), encoding="utf-8")
 
     def write_figures(self, folder: str | Path, *, force: bool = False) -> list[Path]:
-        """Write every figure that there is data for, each as .pdf and .png, and return their names."""
+        """Write every figure there is data for, as .pdf and .png, and return their paths."""
         return write_figures(Path(folder), self.content, force=force)
 
 
@@ -68,15 +68,15 @@ def write_report(path: str | Path, sources: "Sequence[str | Path | Audit]", *, f
     """Write a page.
 
     Args:
-        path: Where to, an .html.
-        sources: A study folder, run folders, files of predictions, or audits.
-        force: Replace what is there.
+        path: The .html file to write.
+        sources: A study folder, run folders, prediction files, or audits.
+        force: Overwrite an existing file.
     """
     Report(*sources).write(path, force=force)
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits will do, and JSON has no NaN."""
+    """Rounded to six digits, with null for NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
