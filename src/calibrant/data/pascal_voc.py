@@ -31,7 +31,7 @@ def voc(
     """PASCAL VOC, or any data set in its layout.
 
     If there is a list ``test.txt`` with masks, the three lists are the three parts. Otherwise, as for VOC itself,
-    ``val.txt`` is the test part, and some of ``train.txt`` is held out for validation: 1,171 / 293 / 1,449 images of VOC2012.
+    ``val.txt`` is the test part and some of ``train.txt`` is held out for validation: 1,171 / 293 / 1,449 images of VOC2012.
 
     Args:
         path: The folder, as given or under ``root``.

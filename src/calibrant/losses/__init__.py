@@ -1,7 +1,7 @@
-"""Training losses: those of the papers, and everything they are compared with.
+"""Training losses: the papers' own, and those they are compared with.
 
-Every loss is called ``loss(logits, target)`` and stands in :data:`METHODS` under the key that the command line uses. Listing
-them imports nothing; a class is imported when it is first asked for.
+Every loss is called as ``loss(logits, target)`` and listed in :data:`METHODS` under its command-line key. Listing them
+imports nothing; a class is imported on first use.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.errors import did_you_mean, lookup
 from calibrant.registry import Entry, lazy, table
 
-if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
@@ -32,9 +32,9 @@ class Method(Entry):
 
     Attributes:
         paper: Where it was published.
-        adaptive: Whether it learns on validation data, with ``observe`` and ``adapt``.
+        adaptive: Whether it learns from validation data, with ``observe`` and ``adapt``.
         defaults: Options that :func:`create` fills in where the class has no default.
-        memory: Most memory that a step may take, in multiples of the logits; plain autograd usually needs more than 4.
+        memory: Memory limit of a step, in multiples of the logits; plain autograd usually needs more than 4.
     """
 
     paper: str
@@ -95,7 +95,7 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
 
     Args:
         key: Such as ``"cals-alm"``.
-        num_classes: Number of classes; the class-adaptive losses need it, the others do without.
+        num_classes: Number of classes; required by the class-adaptive losses only.
         **options: Arguments of the loss's class.
     """
     method = lookup(key, METHODS, "key")
@@ -103,7 +103,7 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
 
 
 def build(kind: "type[Loss]", num_classes: int | None, options: Mapping[str, Any], name: str) -> "Loss":
-    """Construct a loss, which gets ``num_classes`` if it takes it; ``name`` is what messages call it."""
+    """Construct a loss, with ``num_classes`` if it takes that; messages call it ``name``."""
     accepted = inspect.signature(kind).parameters
     for option in options:
         if option not in accepted and not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):

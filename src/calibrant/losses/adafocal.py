@@ -26,8 +26,8 @@ def adafocal_loss(
 
     .. math:: -(1 - p)^{\gamma_b} \log p, \qquad p = s_y \in (e_{b-1}, e_b]
 
-    ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. Where a gamma is negative
-    the term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants for the gradient.
+    ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. For a negative gamma the
+    term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants in the gradient.
     """
     _check_bins("gammas", gammas, edges)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -52,7 +52,7 @@ def calfocal_loss(
     .. math:: -(1 - p)^{\gamma} \log p, \qquad \gamma = \exp(\lambda (p - A_b)), \quad p = s_y \in (e_{b-1}, e_b]
 
     ``accuracies`` A of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``; ``scale`` is
-    :math:`\lambda`. Gamma is a constant for the gradient: the paper leaves it open, its later code has it so.
+    :math:`\lambda`. Gamma is a constant in the gradient: the paper does not say, but its later code does so.
     """
     _check_bins("accuracies", accuracies, edges)
     in_range("scale", scale, 0)
@@ -67,18 +67,18 @@ def calfocal_loss(
 def _check_bins(name: str, values: Tensor, edges: Tensor) -> None:
     if values.dim() != 1 or edges.shape != (len(values) - 1,):
         raise ValueError(
-            f"{name} must have one value for each bin and edges one less, the inner ones; got shapes {tuple(values.shape)} "
+            f"{name} must have one value per bin and edges one fewer, the inner edges; got shapes {tuple(values.shape)} "
             f"and {tuple(edges.shape)}"
         )
 
 
 def _largest_gamma(dtype: torch.dtype) -> float:
-    """The largest gamma in use: with it the focal term is 0 wherever p > 0 is representable, and nothing overflows yet."""
+    """The largest gamma used: the focal term is then 0 wherever p > 0 is representable, and nothing overflows."""
     return math.sqrt(torch.finfo(dtype).max)
 
 
 class _BinnedFocal(AdaptiveLoss):
-    """Focal losses that follow the calibration of equal-mass bins of the validation confidences."""
+    """Focal losses driven by the calibration of equal-mass bins of the validation confidences."""
 
     learned = ("gammas", "edges", "confidences", "accuracies")
     logged = ("gammas",)
@@ -90,7 +90,7 @@ class _BinnedFocal(AdaptiveLoss):
     def __init__(self, num_bins: int, *, ignore_index: int, reduction: Reduction) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.num_bins = whole("num_bins", num_bins, 1)
-        # Algorithm 1, line 1: bins of equal width, taken for calibrated.
+        # Algorithm 1, line 1: equal-width bins, assumed to be calibrated.
         midpoints = (torch.arange(num_bins, dtype=torch.float32) + 0.5) / num_bins
         self.register_buffer("edges", equal_width_edges(num_bins).to(midpoints))
         self.register_buffer("gammas", torch.ones_like(midpoints))
@@ -111,7 +111,7 @@ class _BinnedFocal(AdaptiveLoss):
         edges = equal_mass_edges(confidence, self.num_bins, self._add_up).to(confidence)
         own = bin_statistics(confidence, correct, edges)
         bins = BinStatistics(*map(self._add_up, own))
-        # As at the start, a bin of which nothing is known is taken for calibrated.
+        # As at the start, a bin without samples is assumed to be calibrated.
         bounds = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)]).double()
         midpoints = (bounds[:-1] + bounds[1:]) / 2
         confidences, accuracies = (torch.where(bins.counts > 0, mean, midpoints) for mean in bins.means())
@@ -122,14 +122,14 @@ class _BinnedFocal(AdaptiveLoss):
 
     @torch.no_grad()
     def watch(self, logits: Tensor, target: Tensor) -> None:
-        """Add up the true class's probability of training samples in the bins that they look up their gamma in."""
+        """Add up the true-class probabilities of training samples, by the bin that gives them their gamma."""
         logits, target, kept = tensors.for_training(logits, target, self.ignore_index)
         p = (-functional.cross_entropy(logits, target, reduction="none")).exp()[kept]
         bins = bin_statistics(p, torch.zeros_like(p, dtype=torch.bool), self.edges.to(p))
         self._training = bins if self._training is None else BinStatistics(*map(torch.add, self._training, bins))
 
     def watched(self) -> dict[str, Tensor]:
-        """Mean probability of the true class of the training samples in each bin, NaN where there were none."""
+        """Mean true-class probability of the training samples in each bin, NaN for empty bins."""
         if self._training is None:
             return {}
         counts, confidence, _ = (part.cpu() for part in self._training)
@@ -151,8 +151,8 @@ class _BinnedFocal(AdaptiveLoss):
 class AdaFocal(_BinnedFocal):
     r"""Adaptive focal loss (AdaFocal); see :func:`adafocal_loss`.
 
-    After each epoch the validation samples are put into M bins of equal mass by the confidence of their predicted class,
-    and with C and A, the mean confidence and the accuracy of each bin (Algorithm 1, Eq. 4),
+    After each epoch the validation samples are divided into M equal-mass bins by the confidence of their predicted class.
+    With C and A, the mean confidence and the accuracy of each bin (Algorithm 1, Eq. 4),
 
     .. math:: \gamma_b \leftarrow \min(\gamma_\mathrm{max}, \gamma_b \exp(C_b - A_b))
 
@@ -163,14 +163,14 @@ class AdaFocal(_BinnedFocal):
         num_bins: Number M of bins; 10 to 20 work best in the paper.
         gamma_max: Largest gamma; ``math.inf`` for no limit.
         inverse: The later version of the method (NeurIPS 2022), in which gammas can turn negative: where the absolute value
-            of a gamma falls below ``switch``, it jumps to ``switch`` with the other sign. A negative gamma stands for the
+            of a gamma falls below ``switch``, it jumps to ``switch`` with the other sign. A negative gamma selects the
             inverse focal loss and follows :math:`\exp(A_b - C_b)`.
         scale: Factor in the exponent (1 in the paper).
         momentum: alpha of Appendix K's moving average, :math:`\gamma_b^\alpha \exp((1 - \alpha)(C_b - A_b))`; None, the
-            default, is the rule above. Not with ``inverse``.
-        gamma_min: Smallest gamma of ``inverse``.
+            default, is the rule above. Cannot be combined with ``inverse``.
+        gamma_min: Smallest gamma with ``inverse``.
         switch: Absolute value at which gammas change sign with ``inverse``.
-        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``. The released code sums.
 
     Attributes:
@@ -178,7 +178,7 @@ class AdaFocal(_BinnedFocal):
         edges: Inner edges of the bins, ``(M - 1,)``.
         confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
         accuracies: Validation accuracy of the bins, ``(M,)``.
-        epoch: How often :meth:`adapt` was called.
+        epoch: Number of calls of :meth:`adapt`.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class AdaFocal(_BinnedFocal):
 
 
 class CalFocal(_BinnedFocal):
-    r"""Calibration-aware focal loss (CalFocal), the forerunner of AdaFocal.
+    r"""Calibration-aware focal loss (CalFocal), the predecessor of AdaFocal.
 
     With C and A the mean confidence and the accuracy of equal-mass bins of the validation confidences, and p the probability
     of a training sample's true class, which lies in bin b:
@@ -241,7 +241,7 @@ class CalFocal(_BinnedFocal):
         scale: :math:`\lambda`; the paper tries 10 and 100.
         num_bins: Number of bins.
         per: ``"bin"`` or ``"sample"``.
-        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Attributes:
@@ -249,7 +249,7 @@ class CalFocal(_BinnedFocal):
         edges: Inner edges of the bins, ``(M - 1,)``.
         confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
         accuracies: Validation accuracy of the bins, ``(M,)``.
-        epoch: How often :meth:`adapt` was called.
+        epoch: Number of calls of :meth:`adapt`.
     """
 
     def __init__(

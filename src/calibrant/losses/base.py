@@ -1,4 +1,4 @@
-"""What all losses share, and the protocol of those that learn on validation data."""
+"""What all losses share, and the protocol of those that learn from validation data."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -18,8 +18,8 @@ class Loss(nn.Module, ABC):
     """A loss on logits: ``loss(logits, target)``.
 
     Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels. Samples or
-    pixels labelled ``ignore_index`` take part in no term. Half-precision logits are computed with in float32.
-    Every constructor argument is kept under its own name.
+    pixels labelled ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32.
+    Every constructor argument is stored under its own name.
     """
 
     def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
@@ -32,22 +32,22 @@ class Loss(nn.Module, ABC):
         """Return the loss, a scalar or, with ``reduction="none"``, ``(N, *spatial)``."""
 
     def predictive(self, logits: Tensor) -> Tensor:
-        """Logits whose softmax is the prediction; those of the network, unless the loss trains something else."""
+        """Logits whose softmax is the prediction: the network's own, unless the loss trains something else."""
         return logits
 
     def extra_repr(self) -> str:
-        """Hyper-parameters, as they were given."""
+        """Hyper-parameters as passed."""
         names = list(inspect.signature(type(self)).parameters)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 def predictive(loss: nn.Module, logits: Tensor) -> Tensor:
-    """Logits whose softmax is the prediction of a network trained with a loss, which may be any module of your own."""
+    """Logits whose softmax is the prediction of a network trained with a loss, which may be any module."""
     return loss.predictive(logits) if isinstance(loss, Loss) else logits
 
 
 class AdaptiveLoss(Loss):
-    """A loss that learns its own weights on validation data.
+    """A loss that learns its own weights from validation data.
 
     After each epoch of training, ``observe(logits, target)`` every validation batch, then ``adapt()`` once::
 
@@ -55,15 +55,15 @@ class AdaptiveLoss(Loss):
             loss.observe(model(x), y)
         loss.adapt()
 
-    What is learned lives in buffers: it moves with ``.to()``, is saved by ``state_dict()``, and a run that loads it
-    continues where it stopped. What is observed between two calls of ``adapt`` is not saved. Under
-    ``torch.distributed`` each process observes its own part of the data and all of them call ``adapt``, which sums over
-    processes: the parts may be uneven, or empty.
+    Learned state lives in buffers: it moves with ``.to()``, is saved by ``state_dict()``, and a run that loads it resumes
+    where it stopped. Observations between two calls of ``adapt`` are not saved. Under ``torch.distributed`` each process
+    observes its own share of the data and all of them call ``adapt``, which sums over processes; shares may be uneven or
+    empty.
     """
 
-    #: Names of the buffers whose path :meth:`history` gives.
+    #: Names of the buffers that :meth:`history` records.
     learned: ClassVar[tuple[str, ...]]
-    #: Of these, the ones whose smallest, mean and largest value are worth logging every epoch.
+    #: Those of them whose minimum, mean and maximum are logged every epoch.
     logged: ClassVar[tuple[str, ...]] = ()
     epoch: Tensor
 
@@ -86,17 +86,17 @@ class AdaptiveLoss(Loss):
 
     @abstractmethod
     def _observed(self) -> int:
-        """How many samples or pixels this process has collected since the last :meth:`adapt`."""
+        """Number of samples or pixels that this process has collected since the last :meth:`adapt`."""
 
     @torch.no_grad()
     def observe(self, logits: Tensor, target: Tensor) -> None:
-        """Look at a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
+        """Observe a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
         classes = getattr(self, "num_classes", None)
         self._collect(tensors.for_training(logits, target, self.ignore_index, num_classes=classes, finite=True))
 
     @torch.no_grad()
     def adapt(self) -> None:
-        """Update the weights from all that was observed since the last call, then forget it; once per epoch."""
+        """Update the weights from everything observed since the last call, then clear it; call once per epoch."""
         if not int(self._add_up(torch.tensor(self._observed(), device="cpu"))):
             raise RuntimeError(
                 f"{type(self).__name__}.adapt() has nothing to learn from: call observe(logits, target) on the validation "
@@ -110,20 +110,20 @@ class AdaptiveLoss(Loss):
         self._forget()
 
     def watch(self, logits: Tensor, target: Tensor) -> None:
-        """Look at a batch of training logits, where a loss wants to report on those; nothing by default."""
+        """Observe a batch of training logits, in losses that report on them; does nothing by default."""
 
     def watched(self) -> dict[str, Tensor]:
-        """What :meth:`watch` has seen since the last call of this, to be kept beside :meth:`history`."""
+        """Statistics of what :meth:`watch` has seen since the last call, saved along with :meth:`history`."""
         return {}
 
     def summary(self) -> str:
-        """What has been learned, in a few words for a progress bar."""
+        """What has been learned, in a few words for the progress bar."""
         return ""
 
     def history(self) -> dict[str, Tensor]:
-        """Path of what is learned: ``epoch``, and each buffer of :attr:`learned` stacked along dimension 0.
+        """Learned state over time: ``epoch``, and each buffer of :attr:`learned` stacked along dimension 0.
 
-        The first row is the start (in a resumed run, what was loaded), then there is one for each :meth:`adapt`.
+        The first row is the initial state (in a resumed run, the loaded one); each :meth:`adapt` adds a row.
         """
         path = self._path or [self._snapshot()]
         return {name: torch.stack([row[name] for row in path]) for name in ("epoch", *self.learned)}
@@ -137,13 +137,13 @@ class AdaptiveLoss(Loss):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
-        # What was observed, and the path so far, belong to the state that is gone.
+        # Observations and history belong to the state that is replaced.
         self._forget()
         self._path.clear()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # Learned state keeps at least float32 when a model is turned to half precision, which cannot hold a multiplier of
-        # 1e-6; it still follows the device.
+        # Learned state stays in at least float32 when a model is converted to half precision, which cannot represent a
+        # multiplier of 1e-6; it still follows the device.
         def apply(tensor: Tensor) -> Tensor:
             applied = fn(tensor)
             return tensor.to(applied.device) if applied.dtype in (torch.float16, torch.bfloat16) else applied
@@ -170,7 +170,7 @@ class _KnownGradient(torch.autograd.Function):
 
 
 class _OnlyOnce(torch.autograd.Function):
-    """A gradient that depends on its origin in a way that autograd does not know."""
+    """A gradient whose dependence on its origin is unknown to autograd."""
 
     @staticmethod
     def forward(origin: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
@@ -178,12 +178,12 @@ class _OnlyOnce(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Nothing is needed for an error."""
+        """Save nothing: backward only raises an error."""
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
         raise RuntimeError(
-            "this loss computes its gradient by itself and has no second derivative; use create_graph=False, or a loss such "
+            "this loss computes its own gradient and has no second derivative; use create_graph=False, or a loss such "
             "as CrossEntropy or Focal if you need second derivatives"
         )
 
@@ -194,5 +194,5 @@ def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
 
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
-    """Attach ``gradient``, the derivative of each of ``values`` in its own logits, to ``values``."""
+    """Attach ``gradient``, the derivative of each of ``values`` with respect to its own logits, to ``values``."""
     return cast("Tensor", _KnownGradient.apply(logits, values, gradient))

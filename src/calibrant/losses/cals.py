@@ -99,7 +99,7 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
             tensors.sum_double(torch.where(samples.kept.unsqueeze(1), function, 0), over_samples)
             for function in self._functions(distance)
         ]
-        # Not in place: what is observed in inference mode and what is not could not be added to each other.
+        # Not in place: tensors made in inference mode cannot be updated outside of it.
         self._sums = self._sums + torch.stack(sums).cpu()
         self._count = self._count + samples.kept.sum().cpu()
 
@@ -130,7 +130,7 @@ class CALSALM(_ClassAdaptiveLoss):
         \bar d_k^{(j)} &= \mathrm{mean}\,(d_k / m - 1) \\
         \rho_k &\leftarrow \gamma \rho_k \quad\text{if } \bar d_k^{(j)} > \tau \max(0, \bar d_k^{(j-1)})
 
-    rho changes only every ``rho_period`` epochs, but is always judged against the epoch just before, and stops at
+    rho changes only every ``rho_period`` epochs, but is always compared with the epoch just before, and stops at
     ``rho_max``, as in the released code.
 
     Args:
@@ -138,14 +138,14 @@ class CALSALM(_ClassAdaptiveLoss):
         margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
         penalty: ``"phr"``, ``"p2"`` or ``"p3"``. With ``"p3"`` multipliers grow in proportion to themselves: start them
             higher than 1e-6.
-        multiplier_init: Multipliers at the start.
-        rho_init: Penalty parameters at the start.
+        multiplier_init: Initial multipliers.
+        rho_init: Initial penalty parameters.
         gamma: Factor by which rho grows.
-        tau: A constraint has improved if it fell below ``tau`` times its former value.
-        rho_period: Epochs between changes of rho; 0 keeps it fixed.
-        rho_max: Largest rho, None for no limit (the paper names none).
-        multiplier_period: Epochs between changes of the multipliers.
-        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        tau: A constraint has improved if it fell below ``tau`` times its previous value.
+        rho_period: Epochs between updates of rho; 0 keeps it fixed.
+        rho_max: Largest rho, None for no limit (the paper gives none).
+        multiplier_period: Epochs between updates of the multipliers.
+        ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Attributes:
@@ -153,7 +153,7 @@ class CALSALM(_ClassAdaptiveLoss):
         rho: Penalty parameters, ``(K,)``.
         constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``; positive where the margin is
             violated on average.
-        epoch: How often :meth:`adapt` was called.
+        epoch: Number of calls of :meth:`adapt`.
     """
 
     averages = 2
@@ -233,22 +233,22 @@ class CALSHR(_ClassAdaptiveLoss):
             \lambda_k & \text{otherwise}
         \end{cases}
 
-    As released, nothing changes in the first epoch, nor as long as the former penalties of all classes are 0.
+    As in the released code, nothing changes in the first epoch, nor while the previous penalties of all classes are 0.
 
     Args:
         num_classes: Number of classes K.
         margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
-        multiplier_init: Multipliers at the start (not in the paper; 0.1 as released).
+        multiplier_init: Initial multipliers (not in the paper; 0.1 in the released code).
         factor: Factor mu by which a multiplier changes.
-        tolerance: Factor tau by which a penalty has to change for its multiplier to follow.
-        period: Epochs between changes of the multipliers; each is judged against the epoch just before.
-        ignore_index: Label of samples or pixels to leave out, of the statistics too.
+        tolerance: Factor tau by which a penalty must change for its multiplier to follow.
+        period: Epochs between updates of the multipliers; penalties are compared with the epoch just before.
+        ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Attributes:
         multipliers: Multipliers, ``(K,)``.
         score: The penalties :math:`P_k` at the last :meth:`adapt`, ``(K,)``.
-        epoch: How often :meth:`adapt` was called.
+        epoch: Number of calls of :meth:`adapt`.
     """
 
     averages = 1

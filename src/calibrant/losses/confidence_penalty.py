@@ -25,7 +25,7 @@ def confidence_penalty_loss(
     .. math:: -\log s_y - w H(s), \qquad H(s) = -\sum_{k=1}^K s_k \log s_k
 
     ``class_reduction="sum"`` is the entropy, for which w = 0.1 was chosen (Pereyra et al. 2017). ``"mean"`` divides it by K,
-    as the code released with CALS does, which leaves next to nothing of the penalty when K is large.
+    as the code released with CALS does, which makes the penalty negligible when K is large.
     """
     _check(weight, class_reduction)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -58,7 +58,7 @@ class ConfidencePenalty(Loss):
     Args:
         weight: Weight of the entropy.
         class_reduction: ``"sum"``, the entropy, or ``"mean"``, the entropy divided by the number of classes.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

@@ -23,8 +23,8 @@ def cpc_loss(
         -\log s_y - \frac{w_1}{K - 1} \sum_{j \ne y} \log \sigma(l_y - l_j)
         - \frac{w_2}{(K - 1)(K - 2)} \sum_{i, j \ne y} \frac12 \log \sigma(l_i - l_j)
 
-    The second term (binary discrimination, :math:`w_1`) separates the true class from each other one, the third (binary
-    exclusion, :math:`w_2`) draws the others together; with K = 2 there is none. As in the code released with CALS the
+    The second term (binary discrimination, :math:`w_1`) separates the true class from every other class; the third (binary
+    exclusion, :math:`w_2`) pulls the other classes together and vanishes for K = 2. As in the code released with CALS, the
     double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory.
     """
     in_range("discrimination", discrimination, 0)
@@ -37,7 +37,7 @@ def cpc_loss(
 
 
 def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion: float) -> Tensor:
-    """The three terms for each sample, with the gradient written out: autograd would keep twice as much."""
+    """The three terms for each sample, with an explicit gradient: autograd would need twice the memory."""
     with torch.no_grad():
         values = functional.cross_entropy(logits, target.squeeze(1), reduction="none")
         gradient = logits.softmax(dim=1).scatter_add_(1, target, logits.new_full((), -1).expand_as(target))
@@ -47,7 +47,7 @@ def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion
             gradient.add_(slope, alpha=exclusion)
             del slope
         margins = (logits - logits.gather(1, target)).scatter_(1, target, -torch.inf)  # l_j - l_y, leaving out j = y
-        # The default threshold, beyond which softplus(x) is taken for x, would show in float64.
+        # The default threshold, beyond which softplus(x) returns x, would be visible in float64.
         values.add_(functional.softplus(margins, threshold=40).sum(dim=1), alpha=discrimination)
         slope = margins.sigmoid_().mul_(discrimination)
         gradient.add_(slope).scatter_add_(1, target, -slope.sum(dim=1, keepdim=True))
@@ -58,9 +58,9 @@ def _pairs_of_others(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     r"""Sum over wrong classes i and j of softplus(l_j - l_i) / 2 for each sample, and its gradient.
 
     Pairs (i, j) and (j, i) together give :math:`|x|/2 + \log(1 + e^{-|x|})` of :math:`x = l_i - l_j`, with derivative
-    :math:`\tanh(x/2)/2`. All pairs at once would take K times the memory of the logits. They are added up over blocks,
-    of many samples when there are few classes, of a part of one sample's pairs when there are many; the compiler needs
-    no blocks, it fuses the pairs into the sums.
+    :math:`\tanh(x/2)/2`. All pairs at once would take K times the memory of the logits. They are summed in blocks: of
+    many samples when there are few classes, of a part of one sample's pairs when there are many. The compiler needs no
+    blocks: it fuses the pairs into the sums.
     """
     last = logits.movedim(1, -1)
     samples = last.clone(memory_format=torch.contiguous_format).flatten(0, -2)
@@ -89,7 +89,7 @@ class CPC(Loss):
     Args:
         discrimination: Weight of the binary discrimination term (10 in CALS Appendix C, 0.1 in its released code).
         exclusion: Weight of the binary exclusion term.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

@@ -11,12 +11,12 @@ from calibrant.tensors import Reduction
 def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
     r"""Focal term :math:`-(1 - p)^\gamma \log p` from ``nll`` :math:`= -\log p`.
 
-    ``gamma`` is a number, or a tensor with one for each sample; where that is negative the term is the inverse focal one,
-    :math:`-(1 + p)^{|\gamma|} \log p`. The gradient goes through p, not through gamma.
+    ``gamma`` is a number, or a tensor with one value per sample; for negative values the term is the inverse focal one,
+    :math:`-(1 + p)^{|\gamma|} \log p`. The gradient flows through p, not through gamma.
     """
     # Where p rounds to 1 the derivative of (1 - p)^gamma is infinite for gamma < 1, times log p = 0: keep it finite.
     focal = -torch.expm1(-nll).clamp(max=-torch.finfo(nll.dtype).tiny)
-    if not isinstance(gamma, Tensor):  # made a tensor, a number would have to be sent to the device
+    if not isinstance(gamma, Tensor):  # as a tensor, a number would have to be copied to the device
         return focal.pow(gamma) * nll
     return torch.where(gamma < 0, 1 + torch.exp(-nll), focal).pow(gamma.abs()) * nll
 
@@ -63,7 +63,7 @@ class Focal(Loss):
 
     Args:
         gamma: Exponent; 0 gives cross-entropy.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
@@ -80,10 +80,10 @@ class FocalSD(Loss):
     """Sample-dependent focal loss (FLSD, by default FLSD-53); see :func:`focal_sd_loss`.
 
     Args:
-        gamma: Exponent for samples whose true class has at least the probability ``threshold``.
+        gamma: Exponent for samples whose true-class probability is at least ``threshold``.
         gamma_hard: Exponent for the others.
-        threshold: The probability that separates them.
-        ignore_index: Label of samples or pixels to leave out.
+        threshold: Probability that separates them.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

@@ -27,7 +27,7 @@ class LabelSmoothing(Loss):
 
     Args:
         alpha: Mass taken from the label and spread over all classes, in [0, 1].
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

@@ -11,17 +11,17 @@ from calibrant.tensors import Reduction
 
 ClassReduction = Literal["mean", "sum"]
 
-#: Adds up a penalty on logit distances. Called with the distances, which it may overwrite, and the gradient in the logits,
-#: from which it subtracts its derivative in the distances (or None when no gradient is wanted). Returns the value of the
-#: penalty and the sum of that derivative, both summed over classes with the dimension kept.
+#: Adds up a penalty on logit distances. Called with the distances, which it may overwrite, and the gradient with respect to
+#: the logits, from which it subtracts its derivative in the distances (or None if no gradient is needed). Returns the value
+#: of the penalty and the sum of that derivative, both summed over classes with the dimension kept.
 MarginPenalty = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def cross_entropy_with_margin(logits: Tensor, target: Tensor, penalty: MarginPenalty) -> Tensor:
     r"""Cross-entropy plus a penalty on the logit distances :math:`d_k = \max_j l_j - l_k`, for each sample.
 
-    Written out as one pass that computes value and gradient together: chained tensor operations cost five times as much,
-    nearly all of it in temporaries. The gradient, with :math:`g_k` the penalty's derivative in :math:`d_k` and T the
+    One pass computes value and gradient together: chained tensor operations cost five times as much, nearly all of it
+    for temporaries. The gradient, with :math:`g_k` the penalty's derivative in :math:`d_k` and T the
     classes that share the largest logit, is
 
     .. math:: s_k - 1[k = y] - g_k + \frac{1[k \in T]}{|T|} \sum_j g_j
@@ -73,8 +73,8 @@ def margin_loss(
 
     .. math:: -\log s_y + \frac{w}{K} \sum_{k=1}^K \max(0, \max_j l_j - l_k - m)
 
-    ``class_reduction="sum"`` leaves out the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
-    number was obtained with the mean. Classes that share the largest logit share its gradient.
+    ``class_reduction="sum"`` omits the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
+    result was obtained with the mean. Classes that share the largest logit share its gradient.
     """
     _check(margin, weight, class_reduction)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -93,10 +93,10 @@ class MbLS(Loss):
     """Margin-based label smoothing; see :func:`margin_loss`.
 
     Args:
-        margin: Distance to the largest logit from which a logit is penalised; 10 for images, 6 for text in the papers.
+        margin: Distance from the largest logit beyond which a logit is penalised; 10 for images, 6 for text in the papers.
         weight: Weight of the penalty.
-        class_reduction: ``"mean"`` over classes, as in every published number, or ``"sum"``, Eq. 3 of the paper.
-        ignore_index: Label of samples or pixels to leave out.
+        class_reduction: ``"mean"`` over classes, as in every published result, or ``"sum"``, Eq. 3 of the paper.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

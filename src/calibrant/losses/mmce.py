@@ -29,11 +29,11 @@ def mmce_loss(
 
     .. math:: -\log s_y + w \sqrt{\textstyle\sum_{i,j} a_i a_j\, e^{-|r_i - r_j| / h}}, \qquad a_i = \frac{c_i - r_i}{N}
 
-    ``weighted`` divides by the number of right (wrong) predictions instead of N where the prediction is right (wrong).
-    ``form="released"`` is the arithmetic of the authors' code: without the root, or, if weighted, normalised twice.
+    ``weighted`` replaces N by the number of correct predictions for correct ones, and of wrong predictions for wrong ones.
+    ``form="released"`` follows the authors' code: without the root or, if weighted, normalised twice.
 
-    On sorted confidences the kernel turns the double sum into running sums, so that it takes O(N log N) time and O(N)
-    memory, exactly. The penalty belongs to the batch: with ``reduction="none"`` every sample is given all of it.
+    On sorted confidences the kernel turns the double sum into running sums: exact, in O(N log N) time and O(N) memory.
+    The penalty belongs to the whole batch: with ``reduction="none"`` it is added in full to every sample.
     """
     _check(weight, form, width)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -46,7 +46,7 @@ def mmce_loss(
 def _check(weight: float, form: Form, width: float) -> None:
     in_range("weight", weight, 0)
     one_of("form", form, get_args(Form))
-    in_range("width", width, 0.002)  # exp(1 / width) has to be a float64
+    in_range("width", width, 0.002)  # exp(1 / width) must fit in float64
 
 
 def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: Form, width: float) -> Tensor:
@@ -62,7 +62,7 @@ def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: For
         penalty = gram.sum() / (m + n).clamp(min=1).square()
     else:
         square = (gram / _denominators(m, n)).sum() if weighted else gram.sum() / (m + n).clamp(min=1).square()
-        # The root has no derivative at 0; what is smaller than this is the rounding of 0.
+        # The root has no derivative at 0; anything smaller than this is a rounding error.
         penalty = square.clamp(min=1e-24).sqrt() * (square > 1e-24)
     return penalty
 
@@ -110,8 +110,8 @@ class _LaplacianGram(torch.autograd.Function):
 
 
 def _order_with_ties(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The order that sorts r and, for each place of it, where the run of equal values around it starts and ends."""
-    # As integers the same order, r being non-negative, and sorted several times as fast.
+    """The order that sorts r and, for each position, where its run of equal values starts and ends."""
+    # Non-negative floats sort like their bits as integers, several times faster.
     ordered, order = r.view(torch.int64 if r.dtype is torch.float64 else torch.int32).sort()
     place = torch.arange(len(r), device=r.device)
     changes = functional.pad(ordered[1:] != ordered[:-1], (1, 1), value=True)
@@ -130,10 +130,10 @@ class MMCE(Loss):
 
     Args:
         weight: Weight of the penalty (0.1 in CALS Appendix C).
-        weighted: Weigh right and wrong predictions by the inverse of their number.
-        form: ``"paper"`` for the formula, ``"released"`` for the arithmetic of the authors' code.
+        weighted: Weight correct and wrong predictions by the inverse of their number.
+        form: ``"paper"`` for the formula, ``"released"`` for the authors' code.
         width: Width h of the kernel.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
     """
 

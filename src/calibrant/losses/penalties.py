@@ -1,7 +1,7 @@
 r"""Penalty-Lagrangian functions :math:`P(z, \rho, \lambda)` of the augmented Lagrangian (CALS Appendix A).
 
 Each satisfies :math:`P'(0, \rho, \lambda) = \lambda` and :math:`P' \ge 0`, where :math:`P'` is the derivative in z; as rho
-grows, P comes closer to the ideal penalty that is 0 for z <= 0 and infinite beyond. Arguments broadcast; rho and the
+grows, P approaches the ideal penalty that is 0 for z <= 0 and infinite beyond. Arguments broadcast; rho and the
 multiplier are positive.
 """
 
@@ -22,8 +22,8 @@ class Penalty(NamedTuple):
     Attributes:
         value: P, a function of z, rho and the multiplier.
         derivative: Its derivative in z.
-        fused: From margin, rho, multipliers and the number of classes to the mean over classes of P(d / m - 1, rho, lambda),
-            computed with its gradient in one pass over the distances d.
+        fused: Takes margin, rho, multipliers and the number of classes, and returns the mean over classes of
+            P(d / m - 1, rho, lambda), computed with its gradient in one pass over the distances d.
     """
 
     value: Function
@@ -50,7 +50,7 @@ def phr_derivative(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
 
 
 def p2(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
-    r""":math:`P_2` (Eq. 17): :math:`\lambda z + \lambda\rho z^2 + \rho^2 z^3 / 6` for z >= 0, as :func:`p3` for z <= 0."""
+    r""":math:`P_2` (Eq. 17): :math:`\lambda z + \lambda\rho z^2 + \rho^2 z^3 / 6` for z >= 0, like :func:`p3` for z <= 0."""
     positive = z.relu()
     return p3(z, rho, multiplier) + rho**2 * positive**3 / 6
 
@@ -94,9 +94,9 @@ def fused_phr(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> 
 
 
 def fused_in_blocks(value: Function, derivative: Function) -> Callable[[float, Tensor, Tensor, int], MarginPenalty]:
-    """For any penalty, from its value and derivative: an eighth of the samples at a time, to bound what is temporary.
+    """For any penalty, from its value and derivative: an eighth of the samples at a time, to bound temporary memory.
 
-    The compiler makes no temporaries and gets all samples at once.
+    The compiler needs no temporaries and gets all samples at once.
     """
 
     def fused(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:

@@ -1,7 +1,7 @@
-"""Measures of calibration and accuracy: fractions, never percent.
+"""Measures of calibration and accuracy, as fractions, never percent.
 
-Functions of logits and labels; :class:`Panel`, which measures everything in one pass; and, imported when first asked for,
-``torchmetrics.Metric`` classes.
+Functions of logits and labels; :class:`Panel`, which measures everything in one pass; and ``torchmetrics.Metric`` classes,
+imported on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ from calibrant.metrics.selective import (
 from calibrant.metrics.table import FUNCTIONS, MEASURES, Measure
 from calibrant.registry import lazy
 
-if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.metrics.modules import (
         ECE as ECE,
         MCE as MCE,
@@ -66,7 +66,7 @@ _MODULES = (
     *("PerImage", "SmoothECE", "SweepECE"),
 )
 __getattr__ = lazy(__name__, (), dict.fromkeys(_MODULES, "calibrant.metrics.modules"))
-globals().update(FUNCTIONS)  # the function of every measure in the table, also of one that is not named above
+globals().update(FUNCTIONS)  # the functions of all measures in the table, including those not named above
 
 __all__ = [
     *_MODULES,

@@ -1,7 +1,7 @@
-"""Formulas of calibration, over bins and over outcomes in order of confidence.
+"""Calibration formulas, over bins and over outcomes sorted by confidence.
 
-Both see only how many samples there are, how confident they are and how many are correct, so that the formulas work alike on
-single samples, on a fine grid that is filled in passing, and on resamples; the latter as further dimensions in front.
+Both see only counts, confidences and numbers of correct predictions, so the same formulas work on individual samples, on a
+fine grid that is filled while streaming, and on resamples, which are leading dimensions.
 """
 
 from typing import Literal, NamedTuple
@@ -39,7 +39,7 @@ class SortedOutcomes(NamedTuple):
 
 
 def sort_outcomes(outcomes: Outcomes) -> SortedOutcomes:
-    """One entry for each confidence that occurs."""
+    """One entry per distinct confidence."""
     confidence, order = outcomes.confidence.sort()
     values, counts = confidence.unique_consecutive(return_counts=True)
     right = torch.nn.functional.pad(outcomes.correct[order].cumsum(dim=0), (1, 0))
@@ -48,7 +48,7 @@ def sort_outcomes(outcomes: Outcomes) -> SortedOutcomes:
 
 
 def merge_neighbours(ordered: SortedOutcomes, most: int) -> SortedOutcomes:
-    """Join neighbouring entries until at most about ``most`` are left, of about equal mass."""
+    """Merge neighbouring entries into about ``most`` entries of roughly equal mass."""
     if len(ordered.confidence) <= most:
         return ordered
     group = (ordered.counts.cumsum(dim=0) * most / ordered.total).ceil().long().clamp(1, most) - 1
@@ -59,20 +59,20 @@ def merge_neighbours(ordered: SortedOutcomes, most: int) -> SortedOutcomes:
 
 
 class Grid:
-    """The fine grid of streaming estimates: confidences by the leading bits of 1 - confidence.
+    """The fine grid of streaming estimates, which bins confidences by the leading bits of 1 - confidence.
 
-    Confidences crowd close to 1, so the grid has to be finer there: every factor of two in 1 - confidence is divided into
-    4096 steps, from 2^-24, the smallest distance to 1 that a float32 can have, to 1. A confidence of exactly 1 has a step to
-    itself. Steps are therefore no wider than 1.2e-4, and no wider than 1/4096 of their distance to 1.
+    Confidences cluster near 1, so the grid is finer there: every factor of two in 1 - confidence is divided into 4096 steps,
+    from 2^-24, the smallest distance of a float32 from 1, to 1. A confidence of exactly 1 has its own step. Steps are
+    therefore no wider than 1.2e-4, and no wider than 1/4096 of their distance to 1.
     """
 
-    _dropped = 23 - 12  # of a float32's 23 bits of mantissa, those that tell confidences of one step apart
+    _dropped = 23 - 12  # low bits of a float32's 23-bit mantissa, which a step ignores
     _smallest = 103 << 12  # 2^-24 in the remaining bits
     size = ((127 << 12) - _smallest) + 2
 
     @classmethod
     def index(cls, confidence: Tensor) -> Tensor:
-        """Step of each confidence, in ascending order of confidence."""
+        """Index of the step of each confidence, ascending with confidence."""
         distance = (1 - confidence.double()).float()
         bits = (distance.view(torch.int32) >> cls._dropped).long()
         return cls.size - 1 - (bits - (cls._smallest - 1)).clamp(min=0)
@@ -84,14 +84,14 @@ class Grid:
 
     @classmethod
     def filled(cls, sums: BinStatistics) -> SortedOutcomes:
-        """The steps that hold something."""
+        """The steps that are not empty."""
         there = sums.counts > 0
         counts, confidence, correct = (part[there].double() for part in sums)
         return SortedOutcomes(confidence / counts, counts, correct)
 
 
 def cut(ordered: SortedOutcomes, ends: Tensor) -> BinStatistics:
-    """Join entries into bins: ``ends`` are the numbers of entries up to the end of each bin but the last, ``(*, M - 1)``."""
+    """Merge entries into bins; ``ends`` ``(*, M - 1)`` are the numbers of entries up to the end of each bin but the last."""
     size = len(ordered.confidence)
     bounds = torch.nn.functional.pad(ends, (1, 0)), torch.nn.functional.pad(ends, (0, 1), value=size)
 
@@ -110,11 +110,11 @@ def bins_of_equal_width(ordered: SortedOutcomes, num_bins: int) -> BinStatistics
 
 
 def bins_of_equal_mass(ordered: SortedOutcomes, num_bins: int, *, split: bool = False) -> BinStatistics:
-    """Bins that hold about equally many samples; samples of equal confidence stay together.
+    """Equal-mass bins; samples of equal confidence stay together.
 
-    The inner edges are the sorted confidences read at positions k N / M, with interpolation (AdaECE), so that the sample at
-    rank floor(k N / M) is the last one below edge k. With ``split`` they lie half-way between the parts of an
-    ``array_split`` (Kumar et al. 2019), and there are no more bins than samples.
+    The inner edges are the sorted confidences at positions k N / M, with interpolation (AdaECE), so that the sample at rank
+    floor(k N / M) is the last one below edge k. With ``split`` they lie halfway between the parts of an ``array_split``
+    (Kumar et al. 2019), and there are no more bins than samples.
     """
     total = ordered.total.round().long().unsqueeze(-1)
     if split:
@@ -140,7 +140,7 @@ def calibration_error(bins: BinStatistics, *, norm: int = 1) -> Tensor:
 
 
 def maximum_error(bins: BinStatistics) -> Tensor:
-    """Largest absolute gap of a bin, NaN if all are empty."""
+    """Largest absolute gap of a bin, NaN if all bins are empty."""
     return bins.gaps().abs().amax(dim=-1).where(bins.counts.sum(dim=-1) > 0, torch.nan)
 
 
@@ -155,11 +155,11 @@ def underconfidence(bins: BinStatistics) -> Tensor:
 
 
 def debiased_estimate(bins: BinStatistics, *, norm: int = 1) -> Tensor:
-    r"""Estimate without most of the bias that the noise of the bins' accuracies adds (Kumar et al. 2019); may be negative.
+    r"""Estimate without most of the bias caused by noise in the bins' accuracies (Kumar et al. 2019); may be negative.
 
-    p = 2, before the root: :math:`\sum_b w_b [(C_b - A_b)^2 - A_b (1 - A_b) / (n_b - 1)]`, bins of fewer than two samples
-    left out. p = 1: twice the plug-in estimate minus its expectation when each :math:`A_b` is drawn anew from a normal
-    distribution with variance :math:`A_b (1 - A_b) / n_b`, which has a closed form, that of the folded normal.
+    p = 2, before the root: :math:`\sum_b w_b [(C_b - A_b)^2 - A_b (1 - A_b) / (n_b - 1)]`, without bins
+    of fewer than two samples. p = 1: twice the plug-in estimate minus its expectation when each :math:`A_b` is redrawn from
+    a normal distribution with variance :math:`A_b (1 - A_b) / n_b`, in closed form by the folded normal distribution.
     """
     weights, gaps = bins.weights(), bins.gaps()
     _, accuracy = bins.means()
@@ -176,12 +176,12 @@ def debiased_estimate(bins: BinStatistics, *, norm: int = 1) -> Tensor:
 
 
 def debiased_error(bins: BinStatistics, *, norm: int = 1) -> Tensor:
-    """The debiased estimate as an error: not below 0, and the root of a square."""
+    """The debiased estimate as an error: clipped at 0, and the root taken for p = 2."""
     error: Tensor = debiased_estimate(bins, norm=norm).clamp(min=0) ** (1 / norm)
     return error
 
 
-# Over outcomes in order of confidence
+# Over outcomes sorted by confidence
 
 
 def adaptive_error(ordered: SortedOutcomes, *, num_bins: int = 15, norm: int = 1) -> Tensor:
@@ -203,16 +203,16 @@ def debiased_sorted_error(
 
 
 def sweep_error(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) -> Tensor:
-    """Plug-in estimate with as many bins as keep their accuracies in ascending order; see :func:`sweep`."""
+    """Plug-in estimate with as many bins as keep accuracy monotonic; see :func:`sweep`."""
     return sweep(ordered, binning=binning, norm=norm)[0]
 
 
 def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) -> tuple[Tensor, Tensor]:
-    """Plug-in estimate with as many bins as keep the accuracies in order (Roelofs et al. 2022), and that number.
+    """Plug-in estimate with as many bins as keep accuracy monotonic (Roelofs et al. 2022), and the number of bins.
 
-    Starting from two, the number of bins grows until for the first time a bin is less accurate than the one below; the
-    number before counts, at most N - 1. Bins of equal mass divide samples by rank; of samples with equal confidence,
-    which have no order, each bin gets its share of the correct ones.
+    The number of bins grows from two until a bin is first less accurate than the one below; the last number before that is
+    used, at most N - 1. Equal-mass bins divide samples by rank; samples of equal confidence have no order, so each bin gets
+    its share of the correct ones.
     """
     flat = SortedOutcomes(ordered.confidence, *(x.reshape(-1, x.shape[-1]) for x in ordered[1:]))
     total = flat.total
@@ -221,7 +221,7 @@ def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) 
     ]
 
     def bins(number: int, rows: Tensor, edges: Tensor) -> BinStatistics:
-        """Sums between some of the edges 0 .. ``number`` of so many bins."""
+        """Sums between some of the edges 0 .. ``number`` of ``number`` bins."""
         share, own = edges / number, [x[rows] for x in running]
         if binning == "width":
             ends = torch.searchsorted(flat.confidence, share, right=True)
@@ -244,7 +244,7 @@ def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) 
     values = torch.zeros_like(total)
     size = len(flat.confidence)
     for chosen in number.unique().tolist():
-        # Of more bins than entries, those within one entry have the same gap and are as good as one: memory stays bounded.
+        # With more bins than entries, those within one entry have the same gap and can be merged: memory stays bounded.
         many = chosen > 4 * size
         for rows in (number == chosen).nonzero().squeeze(1).split(max(1, 2**20 // min(chosen, 4 * size))):
             at = running[0][rows, 1:] / total[rows, None] if binning == "mass" else flat.confidence.unsqueeze(0)
@@ -256,7 +256,7 @@ def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) 
 
 
 def _edges_around(at: Tensor, number: int) -> Tensor:
-    """Those of the edges 0 .. ``number`` that lie around positions in [0, 1], and both ends, in ascending order."""
+    """Those of the edges 0 .. ``number`` on either side of positions in [0, 1], and both ends, in ascending order."""
     left = (at * number).floor()
     near = torch.cat([left - 1, left, left + 1, left + 2, torch.zeros_like(left[:, :1]), left[:, :1] * 0 + number], dim=1)
     return near.clamp(0, number).sort(dim=1).values
@@ -270,14 +270,14 @@ def _in_order(bins: BinStatistics) -> Tensor:
 
 
 def _in_order_always(ordered: SortedOutcomes) -> Tensor:
-    """N - 1 where the entries themselves are in order, so that any number of bins is; where N <= 2, 1; elsewhere 0."""
+    """N - 1 where the entries themselves are in order, as then is any number of bins; 1 where N <= 2; 0 elsewhere."""
     largest = (ordered.total.round().long() - 1).clamp(min=1)
     in_order = _in_order(BinStatistics(ordered.counts, ordered.counts, ordered.correct))
     return largest.where(in_order | (largest == 1), 0)
 
 
 def _at_ranks(running: list[Tensor], ranks: Tensor) -> list[Tensor]:
-    """Running sums up to given ranks; within an entry they grow evenly."""
+    """Running sums up to given ranks, linear within an entry."""
     counts = running[0]
     entry = torch.searchsorted(counts[:, 1:].contiguous(), ranks.contiguous()).clamp(max=counts.shape[1] - 2)
     start, end = counts.gather(1, entry), counts.gather(1, entry + 1)
@@ -289,9 +289,9 @@ def smooth_error(ordered: SortedOutcomes, *, points: int = 2**14) -> Tensor:
     r"""Smooth calibration error (Blasiok and Nakkiran 2024).
 
     The residuals A - C are smoothed with a Gaussian kernel reflected at 0 and 1, and the absolute value of the result
-    is integrated; the width :math:`\sigma` is the one that equals this integral. Smoothing with reflection is a
-    multiplication by :math:`e^{-(\pi k \sigma)^2 / 2}` of the cosine series, here of residuals shared among the nearest
-    of ``points`` + 1 points.
+    is integrated; the width :math:`\sigma` is the one that equals this integral. Smoothing with reflection multiplies
+    the cosine series by :math:`e^{-(\pi k \sigma)^2 / 2}`, here that of residuals spread over the nearest of
+    ``points`` + 1 grid points.
     """
     position = ordered.confidence * points
     left = position.floor().long().clamp(max=points - 1)
@@ -300,7 +300,7 @@ def smooth_error(ordered: SortedOutcomes, *, points: int = 2**14) -> Tensor:
     density = residual.new_zeros(*residual.shape[:-1], points + 1)
     for index, part in ((left, 1 - share), (left + 1, share)):
         density.index_add_(-1, index, residual * part)
-    density[..., [0, -1]] *= 2  # a mirror image of what lies on the mirror
+    density[..., [0, -1]] *= 2  # points on the boundary are their own mirror image
     spectrum = torch.fft.rfft(torch.cat([density, density[..., 1:-1].flip(-1)], dim=-1))
     frequency = torch.pi * torch.arange(points + 1, dtype=torch.float64, device=residual.device)
 
@@ -309,7 +309,7 @@ def smooth_error(ordered: SortedOutcomes, *, points: int = 2**14) -> Tensor:
         values: Tensor = torch.fft.irfft(spectrum * kernel, n=2 * points)[..., : points + 1].abs()
         return values.sum(dim=-1) - (values[..., 0] + values[..., -1]) / 2
 
-    # The integral falls as sigma grows, so it meets sigma once: false position, halving the end that stays (Illinois).
+    # The integral falls as sigma grows, so it equals sigma once: regula falsi with the Illinois modification.
     low, high = torch.zeros_like(ordered.total), torch.ones_like(ordered.total)
     above, below = smoothed(low), smoothed(high) - 1
     stayed = torch.zeros_like(low)
@@ -328,7 +328,7 @@ def smooth_error(ordered: SortedOutcomes, *, points: int = 2**14) -> Tensor:
 
 
 def area_under_risk_coverage(ordered: SortedOutcomes) -> Tensor:
-    r"""Mean over n of the error rate of the n most confident samples; samples of equal confidence come in any order.
+    r"""Mean over n of the error rate of the n most confident samples; ties are averaged over their order.
 
     An entry of n samples with error rate r after C more confident ones with E errors adds
     :math:`\sum_{j=1}^n \frac{E + j r}{C + j} = n r + (E - r C)(\psi(C + n + 1) - \psi(C + 1))`.
@@ -342,9 +342,9 @@ def area_under_risk_coverage(ordered: SortedOutcomes) -> Tensor:
 
 
 def coverage_at_risk(ordered: SortedOutcomes, *, risk: float = 0.05) -> Tensor:
-    """Largest share of samples, the most confident ones, whose error rate is at most ``risk``.
+    """Largest fraction of samples, taken by descending confidence, whose error rate is at most ``risk``.
 
-    Samples of equal confidence are accepted together or not at all: no threshold tells them apart.
+    Samples of equal confidence are accepted together or not at all: no threshold separates them.
     """
     covered = ordered.counts.flip(-1).cumsum(dim=-1)
     errors = (ordered.counts - ordered.correct).flip(-1).cumsum(dim=-1)

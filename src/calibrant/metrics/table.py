@@ -1,4 +1,4 @@
-"""The table of measures: one record each, from which panels, audits, tables, reports, figures and listings are made."""
+"""The table of measures: one record each, from which panels, audits, tables, reports, figures and listings are built."""
 
 import inspect
 import math
@@ -11,21 +11,20 @@ from torch import Tensor
 from calibrant.errors import lookup
 from calibrant.metrics import calibration, classwise, estimators, scores, segmentation, selective
 
-#: What a measure is computed from: a score of each sample (averaged), bins of equal width, outcomes in order of confidence,
-#: bins of each class's probability, pixels of each class, bins of each image (averaged over images), other measures, or
-#: something else altogether.
+#: What a measure is computed from: per-sample scores (averaged), equal-width bins, outcomes sorted by confidence, bins of
+#: each class's probability, pixels of each class, bins of each image (averaged over images), other measures, or other data.
 Basis = Literal["scores", "bins", "sorted", "class_bins", "areas", "images", "values", "outside"]
 IntervalMethod = Literal["bootstrap", "wilson", "normal", "inversion"]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is known about a measure.
+    """The record of a measure.
 
     Attributes:
         key: Its name in files, recipes and on the command line.
         title: Its name in tables and figures.
-        about: What it says, in a few words.
+        about: Its meaning in a few words.
         on: What it is computed from.
         estimate: Its formula, a function of that.
         function: The same as a function of logits and target, if there is one.
@@ -34,11 +33,11 @@ class Measure:
         higher: Whether higher is better.
         rank: 1 if it belongs in every table, 2 in most, 3 in audits, 4 only in files.
         how: How it is computed; ``{num_bins}``, and other measures by key, are filled in.
-        interval: How its interval is found, if it has one.
+        interval: How its interval is computed, if it has one.
         draws: Options of ``estimate`` for resamples, where a coarser estimate will do.
         most: Largest possible value.
         part_of: The measure that it is a part of, below which tables show it.
-        dense: Whether it is of segmented images only.
+        dense: Whether it is for segmentation only.
         scaled: Whether temperature scaling changes it.
         in_panel: Whether a panel measures it.
     """
@@ -64,7 +63,7 @@ class Measure:
 
     @property
     def scale(self) -> int:
-        """What a value is multiplied by to be printed."""
+        """Factor by which a value is multiplied for printing."""
         return 100 if self.percent else 1
 
     @property
@@ -203,17 +202,17 @@ _RECORDS = (
     Measure(
         "sweep_ece",
         "sweep ECE",
-        "ECE with as many bins as keep their accuracies in order",
+        "ECE with as many bins as keep accuracy monotonic",
         "sorted",
         estimators.sweep_error,
         calibration.sweep_ece,
-        how="{sweep_bins:.0f} equal-mass bins found, L1",
+        how="{sweep_bins:.0f} equal-mass bins chosen, L1",
         interval="bootstrap",
     ),
     Measure(
         "sweep_bins",
         "bins of sweep ECE",
-        "number of bins that sweep ECE found",
+        "number of bins chosen by sweep ECE",
         "sorted",
         _number_of_bins,
         percent=False,
@@ -222,12 +221,12 @@ _RECORDS = (
     Measure(
         "smooth_ece",
         "smooth ECE",
-        "calibration error by a kernel instead of bins",
+        "calibration error with a kernel instead of bins",
         "sorted",
         estimators.smooth_error,
         calibration.smooth_ece,
         rank=2,
-        how="Gaussian kernel that finds its own width",
+        how="Gaussian kernel of data-driven width",
         interval="bootstrap",
         draws={"points": 2**9},
     ),
@@ -280,7 +279,7 @@ _RECORDS = (
     Measure(
         "brier_refinement",
         "Brier score: refinement",
-        "part of the Brier score that would remain",
+        "part of the Brier score that recalibration would leave",
         "values",
         _refinement,
         percent=False,
@@ -300,19 +299,19 @@ _RECORDS = (
     Measure(
         "coverage_at_risk",
         "coverage at 5 % risk",
-        "share of the most confident samples with at most 5 % errors",
+        "largest fraction of samples, most confident first, with at most 5 % errors",
         "sorted",
         estimators.coverage_at_risk,
         selective.coverage_at_risk,
         higher=True,
-        how="error rate of what is kept: 5 %",
+        how="error rate of accepted samples: 5 %",
         interval="bootstrap",
     ),
     Measure("error", "error", "fraction of wrong predictions", "values", _error, rank=4, scaled=False),
     Measure(
         "debiased_ece_30",
         "debiased ECE, 30 bins",
-        "debiased ECE as AdaFocal's tables have it",
+        "debiased ECE as in AdaFocal's tables",
         "sorted",
         estimators.debiased_sorted_error,
         options={"num_bins": 30},
@@ -370,11 +369,11 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
 BY_FUNCTION: Final[Mapping[Callable[..., Any], Measure]] = {
     record.function: record for record in _RECORDS if record.function is not None
 }
-_AUROC = Measure("auroc", "AUROC", "how well entropy tells unknown samples from known ones", "outside", higher=True, rank=4)
+_AUROC = Measure("auroc", "AUROC", "how well entropy separates OOD from test samples", "outside", higher=True, rank=4)
 
 
 def measure(key: str) -> Measure:
-    """The record of a measure; ``auroc:NAME`` is that of telling the data set NAME apart."""
+    """The record of a measure; ``auroc:NAME`` is the AUROC against the OOD data NAME."""
     kind, colon, unknown = key.partition(":")
     if kind == "auroc" and colon:
         return replace(_AUROC, key=key, title=f"AUROC, {unknown}")
@@ -382,5 +381,5 @@ def measure(key: str) -> Measure:
 
 
 def ranked(rank: int, *, dense: bool = False) -> list[Measure]:
-    """Measures of at most some rank; ``dense`` includes those of segmented images."""
+    """Measures up to a rank; ``dense`` includes those for segmentation."""
     return [record for record in MEASURES.values() if record.rank <= rank and (dense or not record.dense)]

@@ -8,28 +8,27 @@ from torch.nn import functional
 
 from calibrant.checks import in_range
 
-CACHED: Final = 2**18  # numbers of a piece, a megabyte
+CACHED: Final = 2**18  # elements of a chunk, one megabyte
 
 
 class GPoolCNN(nn.Module):
     """The global-pooling network of the papers' text experiments (Lin et al., 2013), as released with MbLS.
 
-    Three convolutions over time of width 5, the first two with a maximum over windows of 5 that moves by one, the
-    maximum over the whole text, and two linear layers. With 20 classes and 100-dimensional vectors, 247,316 parameters are
-    trained.
+    Three convolutions over time of width 5, the first two followed by max pooling of width 5 and stride 1, the maximum over
+    the whole text, and two linear layers. With 20 classes and 100-dimensional vectors it has 247,316 trained parameters.
 
     Args:
         num_classes: Number of outputs.
-        vectors: Word vectors ``(vocabulary, dim)``, row 0 that of padding; they are not trained. Without them, vectors of
-            ``dim`` are drawn and trained.
+        vectors: Word vectors ``(vocabulary, dim)``, row 0 for padding; they are not trained. Without them, random vectors of
+            length ``dim`` are trained.
         vocabulary: Number of words, padding included, if there are no vectors.
         dim: Length of a vector, if there are no vectors.
         width: Channels of the convolutions and of the hidden layer.
-        dropout: Share of the hidden layer that is dropped in training: 0.3 in the code that AdaFocal adapts, 0 in MbLS's.
+        dropout: Dropout rate of the hidden layer: 0.3 in the code that AdaFocal builds on, 0 in MbLS's.
     """
 
-    #: Words that the network looks at at once. With as much padding in front of the longest text of a batch, its maximum
-    #: over time is that of a text padded to any length.
+    #: Receptive field in words. With this much padding in front of the longest text of a batch, the maximum over time is
+    #: that of a text padded to any length.
     padding_words: Final = 21
 
     def __init__(
@@ -58,7 +57,7 @@ class GPoolCNN(nn.Module):
         self.fc2 = nn.Linear(width, num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits ``(N, num_classes)`` of word numbers ``(N, time)``, at least 21 of them."""
+        """Return logits ``(N, num_classes)`` of word indices ``(N, time)``, at least 21 of them."""
         return self.from_vectors(self.embedding(tokens))
 
     def from_vectors(self, x: Tensor) -> Tensor:
@@ -72,15 +71,15 @@ class GPoolCNN(nn.Module):
 
 
 def running_maximum(x: Tensor) -> Tensor:
-    """Maximum over windows of 5 along the last dimension, moving by one."""
+    """Maximum over windows of 5 along the last dimension, with stride 1."""
     maximum: Tensor = _RunningMaximum.apply(x)
     return maximum
 
 
 class _RunningMaximum(torch.autograd.Function):
-    """Three maxima of shifted views, of windows of 2, 4 and 5, and a gradient that goes to the first place of the maximum.
+    """Three maxima of shifted views, of windows of 2, 4 and 5, and a gradient that goes to the first maximum.
 
-    On the processor both are done a few texts at a time, which stay in its cache: three times faster than all at once.
+    On the CPU both process a few texts at a time, which stay in cache: three times faster than all at once.
     """
 
     @staticmethod

@@ -6,7 +6,7 @@ class MLP(nn.Sequential):
 
     Args:
         num_classes: Number of outputs.
-        inputs: Numbers in one sample, such as 1 * 28 * 28; found out from the first batch if None.
+        inputs: Number of values in a sample, such as 1 * 28 * 28; inferred from the first batch if None.
         hidden: Widths of the hidden layers.
     """
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the image's size but for its stride, without bias: a batch norm follows."""
+    """A convolution that keeps the image's size up to its stride, without bias, as a batch norm follows."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
@@ -16,11 +16,11 @@ class Basic(nn.Module):
     """Two convolutions, each with its batch norm, and a shortcut.
 
     Args:
-        inputs: Channels that come in.
-        width: Channels that go out.
-        stride: Of the first convolution.
-        projection: Whether a shortcut that changes shape is a 1 x 1 convolution; otherwise it skips pixels and adds channels
-            of zeros (He et al., option A).
+        inputs: Input channels.
+        width: Output channels.
+        stride: Stride of the first convolution.
+        projection: Whether a shortcut that changes shape is a 1 x 1 convolution; otherwise it skips pixels and pads channels
+            with zeros (He et al., option A).
     """
 
     expansion = 1
@@ -36,7 +36,7 @@ class Basic(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to the shortcut."""
+        """Add the convolutions to the shortcut."""
         out = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
         if self.shortcut is not None:
             x = self.shortcut(x)
@@ -48,7 +48,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions, four times as many channels in the end, and a shortcut."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions, the last with four times as many channels, and a shortcut."""
 
     expansion = 4
 
@@ -64,7 +64,7 @@ class Bottleneck(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add to the shortcut."""
+        """Add the convolutions to the shortcut."""
         out = functional.relu(self.norm1(self.conv1(x)))
         out = functional.relu(self.norm2(self.conv2(out)))
         return functional.relu(self.norm3(self.conv3(out)) + self.shortcut(x))
@@ -75,13 +75,13 @@ class ResNet(nn.Module):
 
     Args:
         num_classes: Number of outputs.
-        block: Makes a block from channels in, width and stride.
+        block: Builds a block from input channels, width and stride.
         depths: Blocks of each stage.
         widths: Width of each stage; every stage but the first halves the image.
-        expansion: Channels a block gives out, relative to its width.
+        expansion: Output channels of a block, relative to its width.
         stem: Channels of the first convolution.
         channels: Channels of the images.
-        pool: Side of what average pooling leaves.
+        pool: Side of the output of average pooling.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ def resnet20(num_classes: int, *, channels: int = 3) -> ResNet:
 
 
 def resnet32(num_classes: int, *, channels: int = 3) -> ResNet:
-    """ResNet-32 for 32 x 32 (He et al., CVPR 2016, Section 4.2), the usual one for long-tailed CIFAR."""
+    """ResNet-32 for 32 x 32 (He et al., CVPR 2016, Section 4.2), the standard one for long-tailed CIFAR."""
     return _he_normal(ResNet(num_classes, Basic, [5] * 3, [16, 32, 64], stem=16, channels=channels, projection=False))
 
 
@@ -155,7 +155,7 @@ def _he_normal(network: ResNet) -> ResNet:
 
 
 class _Dense(nn.Module):
-    """A bottleneck whose output is added to the channels."""
+    """A bottleneck whose output is concatenated to its input."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()

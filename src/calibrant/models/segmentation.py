@@ -11,7 +11,7 @@ from torch import nn
 from calibrant.errors import did_you_mean, lookup
 from calibrant.extras import require
 
-#: Number that the sides of images have to be a multiple of, for encoders that halve them five times.
+#: Image sides must be a multiple of this, as encoders halve them five times.
 MULTIPLE = 32
 
 
@@ -28,12 +28,12 @@ def segmentation(
 
     Args:
         name: Such as ``DeepLabV3``.
-        num_classes: Number of outputs of each pixel.
+        num_classes: Number of outputs per pixel.
         channels: Channels of the images.
         encoder: Name of the encoder, such as ``resnet50`` or ``tu-convnext_tiny``.
         pretrained: Weights of the encoder: None for random ones, a file with a state_dict, or the name of weights that
             segmentation_models_pytorch downloads, such as ``imagenet``.
-        **options: Of the architecture.
+        **options: Options of the architecture.
     """
     smp = require("segmentation_models_pytorch", f"the model smp:{name}")
     kinds = {kind: getattr(smp, kind) for kind in dir(smp)}
@@ -41,12 +41,12 @@ def segmentation(
     kind = lookup(name, known, "the architecture of segmentation_models_pytorch")
     accepted = inspect.signature(kind.__init__).parameters
     unknown = [option for option in options if option not in accepted]
-    if unknown and not encoder.startswith("tu-"):  # timm's encoders have options of their own
+    if unknown and not encoder.startswith("tu-"):  # timm's encoders have their own options
         own = [key for key in accepted if key.startswith(("encoder_", "decoder_", "upsampling", "activation"))]
         raise ValueError(f"smp:{name} takes no option {unknown[0]!r}; its options are encoder, pretrained, {', '.join(own)}")
     file = pretrained is not None and Path(pretrained).expanduser().is_file()
     if pretrained is not None and not file and Path(pretrained).suffix:
-        raise ValueError(f"the file of weights {pretrained} does not exist")
+        raise ValueError(f"the weights file {pretrained} does not exist")
 
     def make(weights: str | None) -> nn.Module:
         network: nn.Module = kind(
@@ -69,7 +69,7 @@ def segmentation(
             raise ValueError(f"segmentation_models_pytorch cannot make {name} with these options ({other})") from other
         raise ValueError(
             f"the weights {pretrained!r} of {encoder} could not be downloaded ({type(error).__name__}), and there is no "
-            "such file; without a network pass a file with the encoder's state_dict, or leave it out for random weights"
+            "such file; offline, pass a file with the encoder's state_dict, or omit `pretrained` for random weights"
         ) from error
     if file:
         try:
