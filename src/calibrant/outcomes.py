@@ -1,4 +1,4 @@
-"""From logits to what calibration is measured on: how confident each prediction was, and whether it was right."""
+"""From logits to outcomes: how confident each prediction was, and whether it was correct."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from calibrant.tensors import Block, Samples
 
 
 class Softmax(NamedTuple):
-    """The softmax of a block, not yet divided: ``exponentials / total``.
+    """The softmax of a block, not yet normalised: ``exponentials / total``.
 
     Attributes:
         largest: Largest logit, with the class dimension kept.
@@ -24,17 +24,17 @@ class Softmax(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Of each sample or pixel that is not ignored: confidence of the predicted class, and whether it is the true one."""
+    """Confidence and correctness of the predicted class, for each sample or pixel that is not ignored."""
 
     confidence: Tensor
     correct: Tensor
 
 
 def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
-    """The undivided softmax of a block; ``largest`` may pass on the largest logits where they are known already.
+    """The unnormalised softmax of a block; ``largest`` may pass the largest logits if they are already known.
 
     Raises:
-        ValueError: If logits that are kept have no softmax.
+        ValueError: If logits that are not ignored have no softmax.
     """
     if largest is None:
         largest = block.logits.amax(dim=1, keepdim=True)
@@ -47,9 +47,8 @@ def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
 def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
     """Where the prediction, the first class with the largest logit, is the true class.
 
-    Comparing the true logit with the largest costs a fraction of ``argmax``. It is mistaken only when a class before
-    the true one has the same logit, which needs a confidence of at most one half; those few samples are looked at
-    again.
+    Comparing the true logit with the largest costs a fraction of ``argmax``. It is wrong only if a class before the true
+    one has the same logit, which requires a confidence of at most one half; those few samples are checked again.
     """
     right = (block.logits.gather(1, block.target.unsqueeze(1)) == largest).squeeze(1)
     doubtful = right & (total.squeeze(1) >= 2)
@@ -69,7 +68,7 @@ def top_label(samples: Samples) -> Outcomes:
     logits = samples.logits
     none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
     found = Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))
-    # What follows is counted in float64, which this device does not have.
+    # What follows is computed in float64, which this device does not support.
     return Outcomes(*(part.cpu() for part in found)) if logits.device.type == "mps" else found
 
 

@@ -1,4 +1,4 @@
-"""Calibration of the predicted class: is a confidence of 0.8 right in 80 of 100 cases?
+"""Calibration of the predicted class: are predictions with a confidence of 0.8 correct in 80 of 100 cases?
 
 All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, leave out what is labelled
 ``ignore_index``, and return a float64 scalar, a fraction. Bins are ``(lower, upper]``. Without a single sample there is no
@@ -49,10 +49,10 @@ def underconfidence(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignor
 
 
 def adaptive_ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100) -> Tensor:
-    """ECE with bins that hold about equally many samples (AdaECE, AECE).
+    """ECE with equal-mass bins (AdaECE, AECE).
 
-    The edges are those of the papers, the sorted confidences read at positions k N / M; unlike there, the least confident
-    samples count too. Samples of equal confidence share a bin, so there may be fewer bins than asked for.
+    The edges are those of the papers, the sorted confidences at positions k N / M; unlike in their code, the least confident
+    samples count too. Samples of equal confidence share a bin, so there may be fewer bins than requested.
     """
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
@@ -71,7 +71,7 @@ def debiased_ece(
     """ECE without most of its upward bias (Kumar et al. 2019), at least 0.
 
     The plug-in ECE of a perfectly calibrated network is not 0, because the accuracies of its bins are noisy. ``norm=2``
-    subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form where the authors draw at random;
+    subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form where the authors simulate;
     see :func:`calibrant.metrics.estimators.debiased_estimate`.
     """
     _check_binning(binning)
@@ -84,9 +84,9 @@ def debiased_ece(
 def sweep_ece(
     logits: Tensor, target: Tensor, *, binning: Binning = "mass", norm: int = 1, ignore_index: int = -100
 ) -> Tensor:
-    """ECE with as many bins as keep their accuracies in ascending order (Roelofs et al. 2022).
+    """ECE with as many bins as keep accuracy monotonic in confidence (Roelofs et al. 2022).
 
-    The tables of AdaFocal fit ``norm=1``; the authors' code has 2 as its default.
+    AdaFocal's tables match ``norm=1``; the authors' code defaults to 2.
     """
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
@@ -94,19 +94,19 @@ def sweep_ece(
 
 
 def smooth_ece(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that finds its own width instead of bins."""
+    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that chooses its own width, instead of bins."""
     return estimators.smooth_error(ordered(logits, target, ignore_index))
 
 
 def measured(logits: Tensor, target: Tensor, ignore_index: int) -> Outcomes:
-    """Outcomes of the samples that are kept, of which there has to be one."""
+    """Outcomes of the samples that are not ignored; there must be at least one."""
     outcomes = top_label(tensors.for_measuring(logits, target, ignore_index))
     tensors.check_not_empty(len(outcomes.confidence), ignore_index)
     return outcomes
 
 
 def ordered(logits: Tensor, target: Tensor, ignore_index: int) -> SortedOutcomes:
-    """The same in order of confidence."""
+    """The same, sorted by confidence."""
     return sort_outcomes(measured(logits, target, ignore_index))
 
 

@@ -25,9 +25,9 @@ def classwise_ece(
 
     .. math:: \frac1K \sum_k \Big(\sum_b \frac{n_{kb}}{N} |C_{kb} - A_{kb}|^p\Big)^{1/p}
 
-    In bin b of class k are the samples whose probability of class k lies in it; :math:`C_{kb}` is its mean,
-    :math:`A_{kb}` how often k is the true class. Classes without samples count too, unlike in the released codes, which
-    stop at the largest label.
+    Bin b of class k holds the samples whose probability of class k falls into it; :math:`C_{kb}` is the mean of that
+    probability, :math:`A_{kb}` the frequency of class k. Classes without samples count too, unlike in released code, which
+    stops at the largest label.
     """
     samples = tensors.for_measuring(logits, target, ignore_index)
     tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
@@ -53,10 +53,10 @@ def class_bins(samples: Samples, num_bins: int) -> BinStatistics:
 
 
 def of_block(block: Block, softmax: Softmax, num_bins: int) -> BinStatistics:
-    """Bins of each class's probability of a block; uses up the exponentials.
+    """Bins of each class's probability, for a block; overwrites the exponentials.
 
-    Of a sample's K probabilities fewer than M exceed 1 / M. Only those are looked up; what is left, nearly all of them when
-    there are many classes, belongs to the first bin, whose sums follow from the sums over all bins.
+    Fewer than M of a sample's K probabilities exceed 1 / M. Only those are looked up; the rest, nearly all of them when
+    there are many classes, belong to the first bin, whose sums follow from the totals.
     """
     classes = block.logits.shape[1]
     probabilities = softmax.exponentials.div_(softmax.total)
@@ -65,7 +65,7 @@ def of_block(block: Block, softmax: Softmax, num_bins: int) -> BinStatistics:
     edges = equal_width_edges(num_bins).to(probabilities.device)
 
     flat = probabilities.flatten()
-    beyond = (flat > (1 - 1e-6) / num_bins).nonzero().squeeze(1)  # what float32 may mistake for the edge is looked up too
+    beyond = (flat > (1 - 1e-6) / num_bins).nonzero().squeeze(1)  # with a margin for float32 rounding at the edge
     values = flat[beyond].double()
     pixels = max(1, probabilities.shape[2:].numel())
     place = beyond // pixels % classes * num_bins + bin_index(values, edges)
@@ -83,7 +83,7 @@ def of_block(block: Block, softmax: Softmax, num_bins: int) -> BinStatistics:
 
 @torch.no_grad()
 def _of_equal_mass(samples: Samples, num_bins: int, norm: int) -> Tensor:
-    """Mean over classes with bins of equal mass, one class at a time: each has its own order."""
+    """Mean over classes with equal-mass bins, one class at a time, as each has its own order."""
     logits, target = samples.logits, samples.target[samples.kept]
     normalisers, errors = [], []
     for block in tensors.blocks(samples):

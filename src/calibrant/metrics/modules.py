@@ -1,7 +1,7 @@
 """The measures as ``torchmetrics.Metric``: update batch by batch, sum over processes, log with Lightning.
 
-The only file that imports torchmetrics. The arithmetic is that of :mod:`calibrant.metrics.sums`. Metrics that need the order
-of confidences keep 4 bytes for each sample, its confidence with a sign that tells whether the prediction was correct; with
+The only file that imports torchmetrics. The arithmetic is that of :mod:`calibrant.metrics.sums`. Metrics that need
+sorted confidences keep 4 bytes per sample, its confidence with a sign for whether the prediction was correct; with
 ``streaming=True`` they keep a grid of fixed size instead, see :class:`calibrant.metrics.estimators.Grid`.
 """
 
@@ -27,7 +27,7 @@ class LogitsMetric(Metric):
     """A metric of logits and labels. Before the first sample its value is NaN.
 
     Args:
-        sums: What is added up; only its arithmetic is used, the state is that of ``torchmetrics``.
+        sums: What is summed; only its arithmetic is used, ``torchmetrics`` holds the state.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 
@@ -85,12 +85,12 @@ class ClasswiseECE(LogitsMetric):
 
 
 class SortedMetric(LogitsMetric):
-    """A metric of outcomes in order of confidence.
+    """A metric of outcomes sorted by confidence.
 
     Args:
         estimate: The formula.
-        streaming: Keep a grid of 2.4 MB instead of 4 bytes for each sample.
-        ignore_index: Label of samples or pixels to leave out.
+        streaming: Keep a grid of 2.4 MB instead of 4 bytes per sample.
+        ignore_index: Label of samples or pixels to ignore.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 
@@ -147,8 +147,8 @@ class _Nothing(Sums):
 class AdaptiveECE(SortedMetric):
     """ECE with bins of equal mass; see :func:`adaptive_ece`.
 
-    With ``streaming=True`` a bin may end up to one step of the grid off: the result differs from the exact one by at
-    most twice the share of the samples that lie in the steps around the edges.
+    With ``streaming=True`` a bin edge may be off by up to one grid step: the result differs from the exact one by at
+    most twice the fraction of the samples in the steps around the edges.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class DebiasedECE(SortedMetric):
 
 
 class SweepECE(SortedMetric):
-    """ECE with as many bins as keep their accuracies in order; see :func:`sweep_ece`."""
+    """ECE with as many bins as keep accuracy monotonic; see :func:`sweep_ece`."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class PerImage(LogitsMetric):
 
     Args:
         metric: A function such as :func:`ece`.
-        ignore_index: Label of pixels to leave out.
+        ignore_index: Label of pixels to ignore.
         **options: Passed on to ``metric``.
     """
 
@@ -274,9 +274,9 @@ class CalibrationPanel(LogitsMetric):
 
     Args:
         num_classes: Number of classes K.
-        num_bins: Number of bins of the binned errors.
-        groups: Lists of classes by the name of their group, such as those of :func:`class_groups`.
-        ignore_index: Label of samples or pixels to leave out.
+        num_bins: Number of bins for the binned errors.
+        groups: Lists of classes by group name, such as those of :func:`class_groups`.
+        ignore_index: Label of samples or pixels to ignore.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 

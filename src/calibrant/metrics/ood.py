@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: can the network's uncertainty tell what it was not trained on?"""
+"""Out-of-distribution detection: does the network's uncertainty reveal data unlike its training data?"""
 
 from collections.abc import Callable
 from typing import Final, Literal
@@ -15,11 +15,11 @@ Score = Literal["entropy", "max_prob", "energy"]
 
 
 def ood_auroc(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
-    r"""Area under the ROC curve: how often an unknown sample looks more uncertain than a known one, ties counting half.
+    r"""Area under the ROC curve: how often an OOD sample is more uncertain than an in-distribution one, ties counting half.
 
     Args:
-        in_logits: Logits of samples like those trained on, ``(N, K)`` or ``(N, K, *spatial)``.
-        out_logits: Logits of others.
+        in_logits: Logits of in-distribution samples, ``(N, K)`` or ``(N, K, *spatial)``.
+        out_logits: Logits of out-of-distribution samples.
         score: Uncertainty: ``"entropy"`` of the softmax, ``"max_prob"``, 1 minus the confidence, or ``"energy"``,
             :math:`-\log \sum_k e^{l_k}`.
     """
@@ -28,16 +28,16 @@ def ood_auroc(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy"
 
 
 def ood_fpr95(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
-    """Fraction of unknown samples taken for known ones by a threshold that lets at least 95 % of the known ones pass."""
+    """Fraction of OOD samples accepted by a threshold that accepts at least 95 % of the in-distribution samples."""
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
     threshold = known.sort().values[-(-95 * len(known) // 100) - 1]
     return (unknown <= threshold).double().mean()
 
 
 def ood_aupr(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
-    r"""Area under the precision-recall curve of finding unknown samples: the average precision.
+    r"""Area under the precision-recall curve for detecting OOD samples: the average precision.
 
-    :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, from the most uncertain on.
+    :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, starting with the most uncertain.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
     levels = unknown.unique().flip(0)
@@ -61,7 +61,7 @@ def uncertainty(logits: Tensor, score: Score, name: str = "") -> Tensor:
     argument = f"{name}_logits" if name else "logits"
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2 or not logits.numel():
         what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"{argument} must be floating point logits (N, K) or (N, K, *spatial), not empty, got {what}")
+        raise ValueError(f"{argument} must be non-empty floating-point logits (N, K) or (N, K, *spatial), got {what}")
     shape = (logits.shape[0], *logits.shape[2:])
     labels = torch.zeros(shape, dtype=torch.int64, device=logits.device)
     blocks = tensors.blocks(Samples(logits, labels, torch.ones_like(labels, dtype=torch.bool)))
@@ -81,5 +81,5 @@ def _energy(softmax: Softmax) -> Tensor:
     return -(softmax.largest.double() + softmax.total.double().log()).squeeze(1)
 
 
-#: Uncertainties of a sample, by name.
+#: Uncertainty scores by name.
 SCORES: Final[dict[Score, Callable[[Softmax], Tensor]]] = {"entropy": _entropy, "max_prob": _doubt, "energy": _energy}

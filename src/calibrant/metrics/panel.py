@@ -1,4 +1,4 @@
-"""The whole family of measures in one pass over the logits."""
+"""All measures in one pass over the logits."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,16 +23,16 @@ from calibrant.tensors import Samples
 if TYPE_CHECKING:
     from rich.table import Table
 
-#: Measures that are means of a score of each sample.
+#: Measures that are means of per-sample scores.
 SCORES = [record for record in MEASURES.values() if record.on == "scores" and record.in_panel]
 
 
 class Group(NamedTuple):
-    """Some of the samples: those whose true class belongs to a group.
+    """The samples whose true class belongs to a group.
 
     Attributes:
-        samples: How many there are.
-        accuracy: Fraction of correct predictions; of a single class, its recall.
+        samples: Number of samples.
+        accuracy: Fraction of correct predictions; for a single class, its recall.
         confidence: Mean confidence of the predicted class.
         ece: Expected calibration error, with the panel's bins.
         nll: Negative log-likelihood.
@@ -48,15 +48,15 @@ class Group(NamedTuple):
 
 
 class PanelResult:
-    """What a panel measured: ``result.ece`` or ``result["ece"]``, fractions, for every measure of the table.
+    """What a panel measured: ``result.ece`` or ``result["ece"]``, as fractions, for every measure in the table.
 
     Attributes:
         samples: Number of samples.
         num_bins: Number of bins.
         bins: Bins of the predicted class's confidence.
         class_bins: Bins of each class's probability, ``(K, num_bins)``.
-        sorted: Outcomes in order of confidence.
-        areas: Samples of each class: predicted and labelled so, labelled, predicted, ``(3, K)``.
+        sorted: Outcomes sorted by confidence.
+        areas: Samples of each class: both labelled and predicted, labelled, predicted, ``(3, K)``.
     """
 
     def __init__(self, state: State, num_bins: int, groups: Mapping[str, Sequence[int]]) -> None:
@@ -84,7 +84,7 @@ class PanelResult:
 
     @staticmethod
     def has(record: Measure) -> bool:
-        """Whether panels know a measure; not those of single images, nor those that need more than logits."""
+        """Whether panels have a measure; not per-image measures, nor those that need more than logits."""
         return record.in_panel and record.on not in ("images", "outside")
 
     def _evaluate(self, record: Measure) -> float:
@@ -98,15 +98,15 @@ class PanelResult:
         return float(value)
 
     def values(self, rank: int = 4, *, dense: bool = True) -> dict[str, float]:
-        """All measures of at most some rank."""
+        """All measures up to a rank."""
         return {record.key: self[record.key] for record in ranked(rank, dense=dense) if self.has(record)}
 
     def scalars(self) -> dict[str, float]:
-        """All measures as flat floats, which loggers and data frames take; ``mean_iou`` is left out unless asked for."""
+        """The measures of audits as plain floats, for loggers and data frames; without ``mean_iou``."""
         return self.values(3, dense=False)
 
     def standard_error(self, record: Measure) -> float:
-        """Standard error of a mean of scores."""
+        """Standard error of a measure that is a mean of scores."""
         place, count = SCORES.index(record), max(1, self.samples)
         variance = float(self._squares[place]) / count - self[record.key] ** 2
         return math.sqrt(max(0.0, variance) / max(1, count - 1))
@@ -119,12 +119,12 @@ class PanelResult:
 
     @cached_property
     def classes(self) -> list[Group]:
-        """By true class."""
+        """Results by true class."""
         return self._summaries(self._own, self._scores)
 
     @cached_property
     def groups(self) -> dict[str, Group]:
-        """By group of classes."""
+        """Results by group of classes."""
         if not self._groups:
             return {}
         members = [torch.tensor(list(own), dtype=torch.int64, device=self._scores.device) for own in self._groups.values()]
@@ -142,10 +142,10 @@ class PanelResult:
         ece = estimators.calibration_error(bins).tolist()
         return [Group(*row) for row in zip(count.tolist(), accuracy, confidence, ece, nll, brier, strict=True)]
 
-    # Showing it
+    # Display
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the outcomes in order of confidence, in plain Python types."""
+        """Everything but the sorted outcomes, as plain Python types."""
         confidence, accuracy = self.bins.means()
         return {
             "samples": self.samples,
@@ -162,7 +162,7 @@ class PanelResult:
         }
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Title, value and how it was computed, of what a table shows."""
+        """Table rows: title, value, and how it was computed."""
         for record in ranked(3):
             if self.has(record):
                 title = f"  {record.label}" if record.part_of else record.label
@@ -216,7 +216,7 @@ def html_table(columns: Iterable[str], rows: Iterable[Iterable[str]], caption: s
 
 
 def class_groups(counts: Sequence[int], head: int = 100, tail: int = 20) -> dict[str, list[int]]:
-    """Classes by the number of their training samples: head (more than 100), medium (20 to 100), tail (fewer than 20)."""
+    """Classes by their number of training samples: head (more than 100), medium (20 to 100), tail (fewer than 20)."""
     groups: dict[str, list[int]] = {"head": [], "medium": [], "tail": []}
     for k, count in enumerate(counts):
         groups["head" if count > head else "tail" if count < tail else "medium"].append(k)
@@ -226,14 +226,14 @@ def class_groups(counts: Sequence[int], head: int = 100, tail: int = 20) -> dict
 class Panel(Sums):
     """Everything at once: accuracy, proper scores, and all calibration errors, overall, by class and by group.
 
-    One pass over the logits and state of fixed size, whatever the number of samples. Errors that need the order of
-    confidences come from the fine grid (:class:`calibrant.metrics.estimators.Grid`); the others are exact.
+    One pass over the logits with state of fixed size, whatever the number of samples. Errors that need sorted confidences
+    use the fine grid (:class:`calibrant.metrics.estimators.Grid`); the others are exact.
 
     Args:
         num_classes: Number of classes K.
-        num_bins: Number of bins of the binned errors.
-        groups: Lists of classes by the name of their group, such as those of :func:`class_groups`.
-        ignore_index: Label of samples or pixels to leave out.
+        num_bins: Number of bins for the binned errors.
+        groups: Lists of classes by group name, such as those of :func:`class_groups`.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Panel(Sums):
                 found["squares"][i] += values @ values
             outcome.append((block.pick(1 / softmax.total).double(), predicted == label, label))
             found["predicted"] += torch.bincount(predicted, minlength=classes)
-            class_bins.add_(of_block(block, softmax, self.num_bins))  # last, for it uses up the exponentials
+            class_bins.add_(of_block(block, softmax, self.num_bins))  # last, as it overwrites the exponentials
         confidence, right, label = (torch.cat(parts) for parts in zip(*outcome, strict=True))
         place = label * self.num_bins + width_index(confidence, self.num_bins)
         own = sums_by(place, classes * self.num_bins, confidence, right).view(classes, self.num_bins)

@@ -1,4 +1,4 @@
-"""Scores of single samples, averaged: accuracy, and the proper scores, which judge calibration and sharpness together."""
+"""Averages of per-sample scores: accuracy, and the proper scores, which measure calibration and sharpness together."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,12 +29,12 @@ class BrierSplit(NamedTuple):
 
 
 def accuracy(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Fraction of correct predictions; of classes with equal logits the first is predicted."""
+    """Fraction of correct predictions; ties go to the first class."""
     return mean_of(right, logits, target, ignore_index)
 
 
 def top_k_accuracy(logits: Tensor, target: Tensor, *, k: int = 5, ignore_index: int = -100) -> Tensor:
-    """Fraction of samples whose true class is among the k with the largest logits; of equal ones the first count."""
+    """Fraction of samples whose true class is among the k largest logits; ties go to the first classes."""
     whole("k", k, 1)
     return mean_of(lambda block, softmax: in_top_k(block, softmax, k=k), logits, target, ignore_index)
 
@@ -68,12 +68,12 @@ def calibration_part(class_bins: BinStatistics) -> Tensor:
 
 
 def right(block: Block, softmax: Softmax) -> Tensor:
-    """Whether each prediction is right."""
+    """Whether each prediction is correct."""
     return outcomes.correct(block, softmax.largest, softmax.total)
 
 
 def rank(block: Block) -> Tensor:
-    """How many classes are predicted before the true one."""
+    """How many classes rank ahead of the true one."""
     own = block.logits.gather(1, block.target.unsqueeze(1))
     classes = torch.arange(block.logits.shape[1], device=own.device).view(-1, *[1] * (block.logits.dim() - 2))
     before = (block.logits > own) | ((block.logits == own) & (classes < block.target.unsqueeze(1)))
@@ -81,7 +81,7 @@ def rank(block: Block) -> Tensor:
 
 
 def in_top_k(block: Block, softmax: Softmax, *, k: int = 5) -> Tensor:
-    """Whether the true class is among the k first."""
+    """Whether the true class is among the first k."""
     del softmax
     return rank(block) < k
 
@@ -93,7 +93,7 @@ def negative_log_likelihood(block: Block, softmax: Softmax) -> Tensor:
 
 
 def brier(block: Block, softmax: Softmax) -> Tensor:
-    """Brier score of each sample, from the other classes alone: so close to certainty, 1 - s_y is not a difference."""
+    """Brier score of each sample, with 1 - s_y summed over the other classes: it does not cancel near certainty."""
     index = block.target.unsqueeze(1)
     own = softmax.exponentials.gather(1, index)
     others = softmax.exponentials.scatter_(1, index, 0)
@@ -104,13 +104,13 @@ def brier(block: Block, softmax: Softmax) -> Tensor:
 
 @torch.no_grad()
 def of_samples(score: Callable[[Block, Softmax], Tensor], samples: Samples) -> Tensor:
-    """A score of each sample that is kept, in float64."""
+    """A score of each sample that is not ignored, in float64."""
     values = [block.pick(score(block, outcomes.softmax(block))).double() for block in tensors.blocks(samples)]
     return torch.cat(values) if values else samples.logits.new_zeros(0, dtype=torch.float64)
 
 
 def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
-    """Mean of a score over the samples that are kept."""
+    """Mean of a score over the samples that are not ignored."""
     values = of_samples(score, tensors.for_measuring(logits, target, ignore_index))
     tensors.check_not_empty(len(values), ignore_index)
     return values.mean()

@@ -1,4 +1,4 @@
-"""Measures of segmented images."""
+"""Measures for segmentation."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -31,14 +31,14 @@ def per_image(
 ) -> Tensor:
     """Mean over images of a metric of each image's pixels, as CALS evaluates segmentation.
 
-    Images without a label do not count. Pooling all pixels, which every metric does by itself, gives another number, usually
-    a smaller one.
+    Images without labelled pixels are skipped. Pooling all pixels, as every metric does on its own, gives a different
+    number, usually a smaller one.
 
     Args:
         metric: A function such as :func:`ece`.
         logits: ``(N, K, *spatial)``.
         target: ``(N, *spatial)``.
-        ignore_index: Label of pixels to leave out.
+        ignore_index: Label of pixels to ignore.
         **options: Passed on to ``metric``.
     """
     kept = tensors.for_measuring(logits, target, ignore_index).kept.flatten(1).any(dim=1)

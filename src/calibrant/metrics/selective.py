@@ -1,4 +1,4 @@
-"""Selective prediction: how wrong are the predictions that one would act on?"""
+"""Selective prediction: how often are the predictions one would act on wrong?"""
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ def aurc(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
 
 
 def coverage_at_risk(logits: Tensor, target: Tensor, *, risk: float = 0.05, ignore_index: int = -100) -> Tensor:
-    """Largest share of the samples, taken from the most confident on, whose error rate is at most ``risk``.
+    """Largest fraction of the samples, taken by descending confidence, whose error rate is at most ``risk``.
 
     Samples of equal confidence are accepted together or not at all.
     """

@@ -1,7 +1,7 @@
-"""What is added up over batches and processes: integer counts and float64 sums, so that joining two states is an addition.
+"""Sums over batches and processes: integer counts and float64 sums, so that states merge by addition.
 
-A billion pixels are counted one by one, and memory does not grow with the number of samples. These classes are plain Python;
-``calibrant.metrics.modules`` makes ``torchmetrics.Metric`` classes of them.
+Counts stay exact for billions of pixels, and memory does not grow with the number of samples. These classes are plain
+Python; ``calibrant.metrics.modules`` turns them into ``torchmetrics.Metric`` classes.
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +23,11 @@ State = Mapping[str, Tensor]
 
 
 class Sums(ABC):
-    """Sums over samples, and what follows from them.
+    """Sums over samples, and the value computed from them.
 
     Args:
         num_classes: Number of classes, if it matters.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(self, num_classes: int | None = None, *, ignore_index: int = -100) -> None:
@@ -36,18 +36,18 @@ class Sums(ABC):
 
     @abstractmethod
     def zeros(self) -> dict[str, Tensor]:
-        """The sums of no samples."""
+        """The sums over no samples."""
 
     @abstractmethod
     def of(self, samples: Samples) -> dict[str, Tensor]:
-        """The sums of some samples."""
+        """The sums over some samples."""
 
     @abstractmethod
     def value(self, state: State) -> Any:
-        """What follows from the sums."""
+        """The value computed from the sums."""
 
     def of_logits(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The sums of a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        """The sums over a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
         return self.of(tensors.for_measuring(logits, target, self.ignore_index, num_classes=self.num_classes))
 
     def update(self, logits: Tensor, target: Tensor) -> None:
@@ -55,15 +55,15 @@ class Sums(ABC):
         self._add(self.of_logits(logits, target))
 
     def merge(self, other: "Sums") -> None:
-        """Add what another object of the same kind has seen."""
+        """Add the sums of another object of the same kind."""
         self._add(other.state)
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Clear the sums."""
         self.state = {}
 
     def compute(self, *, sync: bool = False) -> Any:
-        """What follows from all samples so far; with ``sync``, a collective call, from those of all processes."""
+        """The value over all samples so far; with ``sync``, a collective call, over those of all processes."""
         state = self.state or self.zeros()
         return self.value({name: sum_over_processes(part) for name, part in state.items()} if sync else state)
 
@@ -85,12 +85,12 @@ def as_bins(state: State, prefix: str = "") -> BinStatistics:
 
 
 class BinSums(Sums):
-    """Bins of equal width of the predicted class's confidence.
+    """Equal-width bins of the predicted class's confidence.
 
     Args:
-        estimate: What follows from them.
+        estimate: The formula.
         num_bins: Number of bins.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(self, estimate: Callable[[BinStatistics], Tensor], num_bins: int, *, ignore_index: int = -100) -> None:
@@ -111,13 +111,13 @@ class BinSums(Sums):
 
 
 class ClassBinSums(Sums):
-    """Bins of equal width of each class's probability.
+    """Equal-width bins of each class's probability.
 
     Args:
-        estimate: What follows from them.
+        estimate: The formula.
         num_classes: Number of classes.
         num_bins: Number of bins of each.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class ClassBinSums(Sums):
 
 
 class GridSums(Sums):
-    """Outcomes in order of confidence, on the fine grid.
+    """Outcomes sorted by confidence, on the fine grid.
 
     Args:
-        estimate: What follows from them.
-        ignore_index: Label of samples or pixels to leave out.
+        estimate: The formula.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(self, estimate: Callable[[SortedOutcomes], Tensor], *, ignore_index: int = -100) -> None:
@@ -166,11 +166,11 @@ class GridSums(Sums):
 
 
 class ScoreSums(Sums):
-    """The mean of a score of each sample.
+    """The mean of a per-sample score.
 
     Args:
         score: The score.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
     """
 
     def __init__(self, score: Callable[[Block, Softmax], Tensor], *, ignore_index: int = -100) -> None:
@@ -182,7 +182,7 @@ class ScoreSums(Sums):
         return {"total": torch.zeros((), dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)}
 
     def of(self, samples: Samples) -> dict[str, Tensor]:
-        """Sum and number of some samples."""
+        """Sum and count over some samples."""
         return {"total": scores.of_samples(self.score, samples).sum(), "count": samples.kept.sum()}
 
     def value(self, state: State) -> Tensor:
@@ -196,7 +196,7 @@ class AreaSums(Sums):
     Args:
         num_classes: Number of classes.
         rule: How they are averaged; see :func:`mean_iou`.
-        ignore_index: Label of pixels to leave out.
+        ignore_index: Label of pixels to ignore.
     """
 
     def __init__(self, num_classes: int, rule: segmentation.Rule, *, ignore_index: int = -100) -> None:

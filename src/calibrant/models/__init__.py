@@ -7,7 +7,7 @@ from calibrant.errors import InputError, did_you_mean
 from calibrant.extras import require
 from calibrant.registry import Entry, lazy, table
 
-if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from torch import nn
 
     from calibrant.models.gpool_cnn import GPoolCNN as GPoolCNN
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
     )
     from calibrant.models.small_cnn import SmallCNN as SmallCNN
 
-#: How names of networks begin that other libraries make.
+#: Prefixes of the names of networks from other libraries.
 PREFIXES: Final = ("timm:", "smp:")
 
 
@@ -36,13 +36,13 @@ MODELS: Final = table(
     _model("small-cnn", "small_cnn:SmallCNN", "three convolutions and two linear layers, for small images"),
     _model("mlp", "mlp:MLP", "linear layers with ReLUs, for inputs of any shape"),
     _model("resnet20", "residual:resnet20", "ResNet-20 for 32 x 32 (He et al., CVPR 2016)"),
-    _model("resnet32", "residual:resnet32", "ResNet-32 for 32 x 32, the usual one for long-tailed CIFAR"),
+    _model("resnet32", "residual:resnet32", "ResNet-32 for 32 x 32, the standard one for long-tailed CIFAR"),
     _model("resnet50", "residual:resnet50", "ResNet-50 with a 3 x 3 stem, for 32 x 32"),
     _model("resnet110", "residual:resnet110", 'the papers\' "ResNet-110": bottlenecks [3, 4, 26, 3], 45.9 M parameters'),
     _model("wrn26-10", "residual:wide_resnet26_10", "Wide-ResNet-26-10, for 32 x 32"),
     _model("densenet121", "residual:densenet121", "DenseNet-121 with a 3 x 3 stem, for 32 x 32"),
     _model("tiny-resnet50", "residual:tiny_resnet50", "ResNet-50 for Tiny-ImageNet's 64 x 64"),
-    _model("gpool-cnn", "gpool_cnn:GPoolCNN", "the papers' network for texts, 247,316 parameters"),
+    _model("gpool-cnn", "gpool_cnn:GPoolCNN", "the papers' text network, 247,316 parameters"),
 )
 
 __getattr__ = lazy(__name__, MODELS.values(), {})
@@ -50,11 +50,11 @@ __all__ = ["MODELS", "PREFIXES", "Needs", "create", "needs", *sorted(entry.name 
 
 
 class Needs(NamedTuple):
-    """What a network needs of its inputs.
+    """What a network requires of its inputs.
 
     Attributes:
         padding_words: Words of padding in front of the longest text.
-        side_multiple: Number that the sides of images have to be a multiple of.
+        side_multiple: Image sides must be a multiple of this.
     """
 
     padding_words: int = 1
@@ -62,7 +62,7 @@ class Needs(NamedTuple):
 
 
 def needs(network: "nn.Module") -> Needs:
-    """What a network declares by attributes named like those of :class:`Needs`."""
+    """What a network declares in attributes named like those of :class:`Needs`."""
     return Needs(**{name: int(getattr(network, name)) for name in Needs._fields if hasattr(network, name)})
 
 
@@ -74,7 +74,7 @@ def create(name: str, num_classes: int, *, channels: int = 3, **options: Any) ->
             segmentation_models_pytorch.
         num_classes: Number of outputs.
         channels: Channels of the images.
-        **options: Passed on, such as ``width`` of the small CNN or ``pretrained`` of timm's.
+        **options: Passed to the network, such as ``width`` of the small CNN or ``pretrained`` of timm's.
     """
     network: nn.Module
     if name.startswith("smp:"):
