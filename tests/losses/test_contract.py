@@ -426,7 +426,7 @@ BAD_CALLS = [
     (cal.cals_alm_loss, {"multipliers": torch.ones(6), "rho": torch.ones(6), "penalty": "relu"}, ValueError, "penalty"),
     (cal.cals_alm_loss, {"multipliers": torch.ones(6), "rho": torch.ones(6), "margin": 0}, ValueError, "margin"),
     (cal.cals_hr_loss, {"multipliers": torch.ones(6), "margin": -1}, ValueError, "margin"),
-    (cal.adafocal_loss, {"gammas": torch.ones(6), "edges": torch.ones(6)}, ValueError, "gammas .* edges one less"),
+    (cal.adafocal_loss, {"gammas": torch.ones(6), "edges": torch.ones(6)}, ValueError, "gammas .* edges one fewer"),
     (cal.calfocal_loss, {"accuracies": torch.ones(6), "edges": torch.ones(6), "scale": 1}, ValueError, "accuracies"),
     (cal.brier_loss, {"reduction": "avg"}, ValueError, "reduction"),
 ]

@@ -69,7 +69,7 @@ def segmentation(
             raise ValueError(f"segmentation_models_pytorch cannot make {name} with these options ({other})") from other
         raise ValueError(
             f"the weights {pretrained!r} of {encoder} could not be downloaded ({type(error).__name__}), and there is no "
-            "such file; offline, pass a file with the encoder's state_dict, or omit `pretrained` for random weights"
+            "such file; offline, pass a file with the encoder's state_dict, or omit it for random weights"
         ) from error
     if file:
         try:
