@@ -226,7 +226,7 @@ def test_the_headline_says_how_much_and_how_sure() -> None:
     ]
     rows = [summary("ce", 0.08, 0.90), summary("ls", 0.07, 0.90, 0.01, 0.4)]
     off = "its confidence is off by 7.0 points on average (2 runs each)"
-    assert headline(rows)[0] == f"ls comes first ({off}), but its lead may be due to chance."
+    assert headline(rows)[0] == f"ls comes first, though perhaps by chance: {off}."
     assert headline(rows)[1].endswith(
         "The gap is 1.0 points (95% interval 0.0 to 2.0, over seeds), which chance could explain."
     )

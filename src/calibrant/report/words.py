@@ -25,7 +25,7 @@ def headline(summaries: Sequence[Summary]) -> list[str]:
         if best.p_values["ece"] < 0.05:
             more += " more than chance explains." if several else " more than the choice of test samples explains."
         else:
-            lead = f"{best.method} comes first ({off}), but its lead may be due to chance."
+            lead = f"{best.method} comes first, though perhaps by chance: {off}."
             more += " which chance could explain."
         if not several:
             more += " With one run each, this compares these two networks, not the methods."
