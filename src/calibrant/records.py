@@ -1,4 +1,4 @@
-"""Results as dataclasses that go to plain Python types and come back the same."""
+"""Conversion of result dataclasses to plain Python types and back."""
 
 import types
 import typing
@@ -25,20 +25,20 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], value: Any, where: str = "") -> T:
-    """The dataclass ``kind`` from plain Python types; one with its own ``from_dict`` uses that.
+    """Build the dataclass ``kind`` from plain Python types, with its own ``from_dict`` if it has one.
 
-    Keys that it does not know are left out, those that are not there take their defaults, and null is NaN where a number is
-    expected. ``where`` says in an error message what is being read.
+    Unknown keys are ignored, missing ones take their defaults, and null becomes NaN where a number is expected. ``where``
+    tells error messages what is being read.
 
     Raises:
-        InputError: If something is missing or of another type.
+        InputError: If something is missing or has the wrong type.
     """
     result: T = _convert(kind, value, where)
     return result
 
 
 def from_fields(kind: type[T], value: Any, where: str = "") -> T:
-    """As :func:`from_plain`, without looking for ``from_dict`` of ``kind`` itself."""
+    """Like :func:`from_plain`, but without ``from_dict`` of ``kind`` itself."""
     result: T = _dataclass(kind, value, where)
     return result
 

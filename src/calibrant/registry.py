@@ -1,4 +1,4 @@
-"""Tables of what calibrant knows by name: flat records that are cheap to list, and import what they stand for when used."""
+"""Registries: flat records that are cheap to list, and import what they stand for when used."""
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ def table(*entries: E) -> Mapping[str, E]:
 
 
 def lazy(package: str, entries: Iterable[Entry], others: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that imports entries, and ``others`` (name to module), when they are first asked for."""
+    """A module's ``__getattr__`` that imports entries, and ``others`` (name to module), on first use."""
     paths = {entry.name: entry.path for entry in entries} | {name: f"{module}:{name}" for name, module in others.items()}
 
     def attribute(name: str) -> Any:

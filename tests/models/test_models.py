@@ -240,5 +240,5 @@ def test_weights_that_cannot_be_downloaded(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ValueError, match="the weights 'imagenet' of resnet18 could not be downloaded .*pass a file with"):
         models.create("smp:Unet", 3, encoder="resnet18", pretrained="imagenet")
-    with pytest.raises(ValueError, match="the file of weights nofile.pt does not exist"):
+    with pytest.raises(ValueError, match="the weights file nofile.pt does not exist"):
         models.create("smp:Unet", 3, encoder="resnet18", pretrained="nofile.pt")

@@ -291,7 +291,7 @@ def test_bad_input(key: str) -> None:
     with pytest.raises(TypeError, match="expected a tensor or an array, got list"):
         calibrator.fit(logits.tolist(), target)
     calibrator.fit(logits, target)
-    with pytest.raises(ValueError, match="logits have 4 classes .* was fitted with 3"):
+    with pytest.raises(ValueError, match="logits have 4 classes .* was fitted on 3"):
         calibrator.transform(torch.zeros(2, 4))
 
 
@@ -366,10 +366,10 @@ def test_batches_have_to_be_readable_twice() -> None:
 
 def test_temperatures_without_an_optimum_end_at_bounds() -> None:
     logits, target = sample(100, 3, 1.0)
-    with pytest.warns(UserWarning, match="beyond 0.001, where it was stopped: every prediction is right"):
+    with pytest.warns(UserWarning, match="beyond the bound of 0.001: every prediction is correct"):
         right = posthoc.TemperatureScaling().fit(logits, logits.argmax(1))
     assert float(right.temperature_) == 1e-3
-    with pytest.warns(UserWarning, match="beyond 1000, where it was stopped: the labels have nothing to do"):
+    with pytest.warns(UserWarning, match="beyond the bound of 1000: the labels are unrelated"):
         wrong = posthoc.TemperatureScaling().fit(logits, logits.argmin(1))
     assert float(wrong.temperature_) == 1e3
     with pytest.warns(UserWarning, match="do not distinguish the classes; the temperature stays at 1"):

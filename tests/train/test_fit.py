@@ -288,10 +288,10 @@ def test_broken_and_foreign_checkpoints_are_named_and_passed_over(tmp_path: Path
     last, previous = (folder / "checkpoints" / f"{name}.ckpt" for name in ("last", "previous"))
     content = last.read_bytes()
     last.write_bytes(content[: len(content) // 2])
-    with pytest.warns(UserWarning, match="last.ckpt cannot be read, it may be cut short .*; it is passed over"):
+    with pytest.warns(UserWarning, match="last.ckpt cannot be read; it may be truncated .*; it is skipped"):
         assert newest_checkpoint(RunFolder(folder), recipe()) == previous
     torch.save({"state_dict": {}}, last)
-    with pytest.warns(UserWarning, match="last.ckpt is not a checkpoint of calibrant; it is passed over"):
+    with pytest.warns(UserWarning, match="last.ckpt is not a calibrant checkpoint; it is skipped"):
         assert newest_checkpoint(RunFolder(folder), recipe()) == previous
     last.write_bytes(content)
     with pytest.raises(ValueError, match="belongs to another recipe \\(optimizer.lr was 0.003, now 0.1\\)"):

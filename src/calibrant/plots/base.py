@@ -1,4 +1,4 @@
-"""What all figures share: colours that everyone can tell apart, sizes that fit a column of a paper."""
+"""What all figures share: colours that everyone can tell apart, and sizes that fit a paper's column."""
 
 import functools
 import io
@@ -54,7 +54,7 @@ class Figure(ABC):
 
     @abstractmethod
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw into ``ax``, or into a new figure of fitting size, and return the axes."""
+        """Draw into ``ax``, or into a new figure of suitable size, and return the axes."""
 
     def to_dict(self) -> dict[str, Any]:
         """The data, in plain Python types."""
@@ -62,7 +62,7 @@ class Figure(ABC):
 
     @styled
     def save(self, path: str | Path | IO[bytes], **options: Any) -> None:
-        """Draw into a new figure and save it; the ending chooses the format. Options are those of ``savefig``."""
+        """Draw into a new figure and save it; the extension sets the format. Options are those of ``savefig``."""
         figure = self.plot().get_figure(root=True)
         if figure is not None:
             figure.savefig(path, bbox_inches="tight", **options)
@@ -73,7 +73,7 @@ class Figure(ABC):
         return f"{type(self).__name__}({', '.join(filter(None, names))})"
 
     def _repr_png_(self) -> bytes:
-        """The figure itself, in a notebook."""
+        """The figure as shown in a notebook."""
         image = io.BytesIO()
         self.save(image, format="png")
         return image.getvalue()

@@ -31,10 +31,10 @@ class MultiplierPath(Figure):
 
     @classmethod
     def from_loss(cls, loss: AdaptiveLoss, classes: dict[str, int] | None = None) -> "MultiplierPath":
-        """Take the path from a loss's history; ``classes`` are names and numbers of classes to show."""
+        """Take the path from a loss's history; ``classes`` are names and indices of classes to show."""
         history = loss.history()
         if "multipliers" not in history:
-            raise TypeError(f"{type(loss).__name__} has no multipliers; CALSALM and CALSHR have")
+            raise TypeError(f"{type(loss).__name__} has no multipliers; CALSALM and CALSHR do")
         path = history["multipliers"].double()
         return cls(
             epochs=history["epoch"].tolist(),
@@ -80,7 +80,7 @@ class GammaPath(Figure):
         """Take the path from a loss's history."""
         history = loss.history()
         if "gammas" not in history:
-            raise TypeError(f"{type(loss).__name__} has no gammas; AdaFocal and CalFocal have")
+            raise TypeError(f"{type(loss).__name__} has no gammas; AdaFocal and CalFocal do")
         errors = history["confidences"].double() - history["accuracies"].double()
         return cls(history["epoch"].tolist(), history["gammas"].double().tolist(), errors.tolist())
 

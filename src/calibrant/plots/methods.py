@@ -11,14 +11,14 @@ MARKERS = "osD^vP*X<>hp"
 
 @dataclass(frozen=True, repr=False)
 class AccuracyVsECE(Figure):
-    """Methods by accuracy and calibration error (CALS Figure 1): best is down and to the right.
+    """Methods by accuracy and calibration error (CALS Figure 1); the best are at the lower right.
 
     Attributes:
         names: Names of the methods.
         accuracy: Their accuracies, fractions.
         ece: Their calibration errors, fractions.
         accuracy_error: Half-widths of error bars, such as standard deviations over seeds; empty for none.
-        ece_error: The same of the calibration errors.
+        ece_error: The same for the calibration errors.
     """
 
     names: list[str]
@@ -91,7 +91,7 @@ class MethodBars(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a row of bars for each measure, in two columns if they are many."""
+        """Draw a row of bars for each measure, in two columns if there are many."""
         columns = 1 if len(self.values) <= 4 else 2
         rows = -(-len(self.values) // columns)
         ax = new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows) if ax is None else ax

@@ -1,4 +1,4 @@
-"""Calibration of networks that are already trained: ``fit`` on held-out logits, ``transform`` new ones."""
+"""Calibration of trained networks: ``fit`` on held-out logits, ``transform`` new ones."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ from calibrant.errors import lookup
 from calibrant.posthoc.table import CALIBRATORS, CalibratorEntry
 from calibrant.registry import lazy
 
-if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
+if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.posthoc.base import Calibrator as Calibrator
     from calibrant.posthoc.bbq import BBQ as BBQ
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
@@ -41,7 +41,7 @@ def create(key: str, **options: Any) -> "Calibrator":
 
 
 def load(folder: str | Path) -> "Calibrator":
-    """Read a calibrator that :meth:`Calibrator.save` wrote; nothing in the files can run code."""
+    """Read a calibrator that :meth:`Calibrator.save` wrote; the files cannot run code."""
     from calibrant.posthoc.base import Calibrator  # noqa: PLC0415 - so that listing does not import torch
 
     return Calibrator.load(folder)

@@ -12,7 +12,7 @@ class BBQ(ClassMaps):
 
     For every number of equal-mass bins B from :math:`N^{1/3}/C` to :math:`C N^{1/3}`, bin b has a Beta prior of
     strength :math:`N'/B` around its middle :math:`p_b`: :math:`\alpha_b = \frac{N'}{B} p_b`, :math:`\beta_b =
-    \frac{N'}{B} (1 - p_b)`, and says :math:`\frac{m_b + \alpha_b}{N_b + N'/B}` after :math:`m_b` of :math:`N_b` samples
+    \frac{N'}{B} (1 - p_b)`, and predicts :math:`\frac{m_b + \alpha_b}{N_b + N'/B}` after :math:`m_b` of :math:`N_b` samples
     belonged to the class. Each histogram is weighted by its marginal likelihood
 
     .. math:: \prod_b \frac{\Gamma(N'/B)}{\Gamma(N_b + N'/B)} \frac{\Gamma(m_b + \alpha_b)}{\Gamma(\alpha_b)}

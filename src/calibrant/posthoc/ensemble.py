@@ -11,9 +11,9 @@ from calibrant.tensors import Samples
 
 
 class EnsembleTemperatureScaling(Pointwise):
-    r"""Mix the scaled softmax with the plain one and with no opinion: :math:`w_1 s(l / T) + w_2 s(l) + w_3 / K`.
+    r"""Mix the scaled softmax with the plain one and the uniform distribution: :math:`w_1 s(l / T) + w_2 s(l) + w_3 / K`.
 
-    T is that of temperature scaling; the weights, at least 0 and 1 together, then minimise the NLL, a convex problem
+    T is that of temperature scaling; the weights, non-negative and summing to 1, then minimise the NLL, a convex problem
     solved by expectation maximisation (Zhang et al., ICML 2020).
     """
 
@@ -36,7 +36,7 @@ class EnsembleTemperatureScaling(Pointwise):
             weights = new
             if moved < 1e-9:
                 break
-        # EM crawls towards a weight of 0: see whether it is better to be there.
+        # EM approaches a weight of 0 very slowly: check whether 0 itself is better.
         candidates = [weights, *torch.eye(3, dtype=torch.float64, device=weights.device)[:2]]
         self.weights_ = max(candidates, key=lambda w: float((likelihood @ w).log().mean()))
         self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=logits.device)

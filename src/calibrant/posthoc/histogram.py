@@ -11,13 +11,13 @@ from calibrant.posthoc.piecewise import ClassMaps, steps
 
 
 class HistogramBinning(ClassMaps):
-    """Replace each probability by how often it was right in its bin (Zadrozny and Elkan, ICML 2001).
+    """Replace each probability by the frequency of the class in its bin (Zadrozny and Elkan, ICML 2001).
 
-    One class against the rest, normalised. A bin without samples gives its middle.
+    One class against the rest, normalised. An empty bin gives its midpoint.
 
     Args:
-        num_bins: Bins of each class.
-        binning: Of equal mass, or of equal width.
+        num_bins: Number of bins per class.
+        binning: Equal-mass or equal-width bins.
     """
 
     key = "histogram"
@@ -34,7 +34,7 @@ class HistogramBinning(ClassMaps):
         ends = torch.cat([edges.new_zeros(1), edges, edges.new_ones(1)])
         middle = (ends[:-1] + ends[1:]) / 2
         values = torch.where(bins.counts > 0, bins.means()[1], middle)
-        # Rows of points are as long as those of values; no probability lies above 2.
+        # Pads the points to the length of the values; no probability exceeds 2.
         return torch.cat([edges, edges.new_full((1,), 2.0)]), values
 
     def _evaluate(self, probs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from calibrant.posthoc.piecewise import ClassMaps, lines
 
 
 class IsotonicCalibration(ClassMaps):
-    """The best map that never descends (Zadrozny and Elkan, KDD 2002); scikit-learn's pool adjacent violators.
+    """The best non-decreasing map (Zadrozny and Elkan, KDD 2002), by scikit-learn's pool adjacent violators.
 
     One class against the rest, normalised; linear between the points, constant outside.
     """

@@ -12,7 +12,7 @@ from calibrant.checks import in_range
 from calibrant.posthoc.base import Pointwise, rows
 from calibrant.tensors import Samples
 
-#: Elements of logits that are worked on at once while fitting, in float64.
+#: Elements of logits processed at once while fitting, in float64.
 CHUNK = 2**22
 
 
@@ -77,7 +77,7 @@ class MatrixScaling(Pointwise):
         if len(logits) < classes * (classes + 1):
             warnings.warn(
                 f"{type(self).__name__} fits {classes * (classes + 1):,} parameters to {len(logits):,} samples; it will "
-                "follow their noise unless off_diagonal is large: temperature or vector scaling need less data",
+                "overfit unless off_diagonal is large; temperature or vector scaling needs less data",
                 UserWarning,
                 stacklevel=4,
             )
@@ -104,7 +104,7 @@ class MatrixScaling(Pointwise):
 class DirichletCalibration(MatrixScaling):
     r"""Matrix scaling of log-probabilities, :math:`\log \mathrm{softmax}(W \log s(l) + b)` (Kull et al., NeurIPS 2019).
 
-    The probabilities are taken to be Dirichlet distributed in each class. The same regularisation as of matrix scaling.
+    The probabilities are assumed to be Dirichlet distributed in each class. Regularised like matrix scaling.
 
     Args:
         off_diagonal: :math:`\lambda`.
@@ -125,15 +125,15 @@ def minimise(
     target: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> list[Tensor]:
-    """Minimise NLL plus penalty, in float64, by L-BFGS with a line search that keeps to the strong Wolfe conditions.
+    """Minimise NLL plus penalty, in float64, by L-BFGS with a strong Wolfe line search.
 
     Args:
-        start: Parameters to start from.
-        scores: From a part of the logits and the parameters to new logits.
-        penalty: Of the parameters, if there is one.
+        start: Initial parameters.
+        scores: Maps a chunk of the logits and the parameters to new logits.
+        penalty: Penalty on the parameters, if any.
         logits: ``(n, K)``.
         target: ``(n,)``.
-        loss: Sum over a part's samples, from scores and labels; cross-entropy by default.
+        loss: Sum over a chunk's samples, from scores and labels; cross-entropy by default.
     """
     parameters = [value.clone().requires_grad_() for value in start]
     step = max(1, CHUNK // logits.shape[1])

@@ -1,4 +1,4 @@
-"""Maps from a probability to a better one that are given by their values at points: steps and lines."""
+"""Maps of probabilities that are given by their values at points: step functions and piecewise linear ones."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -12,14 +12,13 @@ from calibrant.tensors import Samples
 
 
 class ClassMaps(Mixed):
-    """A map of each class's probability, one class against the rest; with two classes, a map of the second one's.
+    """A map of each class's probability, one class against the rest; for two classes, of the second one's only.
 
-    The results are normalised. No frequency among n samples tells a probability from 0 closer than 1 / (n + 2), so that none
-    is taken to be smaller.
+    The results are normalised, and no probability is below 1 / (n + 2): n samples cannot distinguish a smaller one from 0.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("points_", "values_", "floor_")
-    points_: Tensor  # (maps, P), ascending, where a map has fewer points the last is repeated
+    points_: Tensor  # (maps, P), ascending; a map with fewer points repeats the last
     values_: Tensor
     floor_: Tensor
 
@@ -53,12 +52,12 @@ class ClassMaps(Mixed):
 
 
 def number_of_maps(classes: int) -> int:
-    """Two classes share one map, for their probabilities add up to 1."""
+    """Two classes share one map, as their probabilities add up to 1."""
     return 1 if classes == 2 else classes
 
 
 def steps(at: Tensor, edges: Tensor, values: Tensor) -> Tensor:
-    """Evaluate step functions, one per row: ``values[0]`` up to and with ``edges[0]``, and so on.
+    """Evaluate step functions, one per row: ``values[0]`` up to and including ``edges[0]``, and so on.
 
     Args:
         at: ``(maps, n)``.

@@ -16,7 +16,7 @@ from calibrant.tensors import Samples
 class PlattScaling(Mixed):
     r"""A sigmoid of the log-odds: :math:`\sigma(a\, o + b)`, :math:`o = \log \frac{s}{1 - s}` (Platt, 1999).
 
-    With two classes, of the second one. With more, one sigmoid for each class against the rest, normalised. The labels are
+    For two classes, of the second one; for more, one sigmoid per class against the rest, normalised. The labels are
     Platt's: :math:`\frac{n_+ + 1}{n_+ + 2}` and :math:`\frac{1}{n_- + 2}` instead of 1 and 0, which keeps a and b finite.
     """
 
@@ -53,11 +53,11 @@ class PlattScaling(Mixed):
 
 
 def log_odds(logits: Tensor) -> Tensor:
-    """Logarithms of s / (1 - s) of every class, or of the second of two."""
+    """Log-odds log(s / (1 - s)) of every class, or of the second of two."""
     if logits.shape[-1] == 2:
         return logits[..., 1:] - logits[..., :1]
     log_probs = logits.log_softmax(dim=-1)
-    # 1 - s of the largest is the sum of all the others: taken as such, it does not vanish in rounding.
+    # 1 - s of the largest class is summed over the others, so that it does not round to 0.
     top = log_probs.argmax(dim=-1, keepdim=True)
     others = log_probs.scatter(-1, top, -torch.inf).logsumexp(dim=-1, keepdim=True)
     rest = torch.log1p(-log_probs.exp().clamp(max=0.75)).scatter(-1, top, others)

@@ -11,21 +11,21 @@ from calibrant.posthoc.mixture import Mixed
 from calibrant.posthoc.piecewise import lines
 from calibrant.tensors import Samples
 
-#: Points at which the learned map is kept.
+#: Points at which the learned map is stored.
 POINTS = 1024
 
 
 class SplineCalibration(Mixed):
     r"""Recalibrate the predicted class by the slope of a spline (Gupta et al., ICLR 2021).
 
-    With samples in order of confidence, :math:`h(t)` is the number of right predictions among the first :math:`t N`,
+    With samples in order of confidence, :math:`h(t)` is the number of correct predictions among the first :math:`t N`,
     divided by N. A natural cubic spline is fitted to it by least squares; its slope at t is the accuracy at that
-    confidence. Each sample then gets the temperature at which its largest probability is that accuracy, so that the
+    confidence. Each sample then gets the temperature at which its largest probability equals that accuracy, so the
     classes keep their order.
 
     Args:
-        num_knots: Knots of the spline, at equal shares of the samples. The paper has 6, too few for a network that is nearly
-            always sure: of a ResNet-110 on CIFAR-10, 6 leave an ECE of 2.4 %, 12 one of 1.0 %.
+        num_knots: Knots of the spline, at evenly spaced quantiles. The paper uses 6, too few for a network that is nearly
+            always confident: for a ResNet-110 on CIFAR-10, 6 leave an ECE of 2.4 %, 12 one of 1.0 %.
     """
 
     key = "spline"
@@ -73,11 +73,11 @@ class SplineCalibration(Mixed):
 
 
 def _sharpness(distance: Tensor, odds: Tensor) -> Tensor:
-    """The beta at which log-odds against the largest of ``beta * distance`` ``(..., K)`` are ``odds`` ``(...)``.
+    """The beta at which the log-odds against the largest of ``beta * distance`` ``(..., K)`` equal ``odds`` ``(...)``.
 
-    They are a convex, descending function of beta, nearly linear where it is large: Newton's method settles in a few
-    steps, from below after the first. Odds that no beta gives, because several logits are the largest or an accuracy is
-    below 1 / K, end at a bound.
+    They are a convex, decreasing function of beta, nearly linear where it is large: Newton's method converges in a few
+    steps, from below after the first. Odds that no beta attains, because several logits tie for the largest or an accuracy
+    is below 1 / K, end at a bound.
     """
     top = distance.argmax(dim=-1, keepdim=True)
     beta = torch.ones_like(odds)

@@ -1,4 +1,4 @@
-"""What runs and studies come to, as records that go to JSON and back."""
+"""Results of runs and studies, as records that convert to JSON and back."""
 
 import math
 import statistics
@@ -24,7 +24,7 @@ STAGES: tuple[Stage, ...] = ("before", "after")
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         recipe: Name of the recipe.
@@ -86,7 +86,7 @@ class Environment:
         command: The command line.
         seed: The seed.
         versions: Versions of the packages involved.
-        machine: What it runs on.
+        machine: The machine it runs on.
         resumed: When it was resumed.
     """
 
@@ -102,13 +102,13 @@ class Environment:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well a score tells unknown samples from known ones.
+    """How well a score separates OOD from test samples.
 
     Attributes:
         auroc: Area under the ROC curve.
         low: Lower end of its interval.
         high: Upper end.
-        fpr95: Share of the unknown taken for known when 95 % of the known are.
+        fpr95: Fraction of OOD samples accepted when 95 % of the test samples are.
         aupr: Area under the precision-recall curve.
     """
 
@@ -121,11 +121,11 @@ class Detection:
 
 @dataclass(frozen=True)
 class OODResult:
-    """Out-of-distribution detection with one set of unknown data.
+    """Out-of-distribution detection on one OOD data set.
 
     Attributes:
-        name: The unknown data.
-        limit: At most so many samples.
+        name: The OOD data.
+        limit: Maximum number of samples.
         source: Where they came from.
         samples: Number of samples.
         temperature: The run's temperature.
@@ -151,8 +151,8 @@ class ShiftRecord:
     """Measures on the test images after one corruption.
 
     Attributes:
-        corruption: Its name, ``"none"`` for the images as they are.
-        severity: From 1 to 5, 0 for the images as they are.
+        corruption: Its name, ``"none"`` for clean images.
+        severity: From 1 to 5, 0 for clean images.
         samples: Number of samples, or pixels.
         before: Measures by key.
         after: The same after temperature scaling.
@@ -179,7 +179,7 @@ class ShiftResult:
     """Measures on corrupted test images.
 
     Attributes:
-        seed: Of the noise.
+        seed: Seed of the corruptions.
         source: Whether images were generated, or read from published files.
         results: One record for each corruption and severity.
     """
@@ -194,7 +194,7 @@ class ShiftResult:
 
     @property
     def severities(self) -> list[int]:
-        """Severities measured, 0 for the images as they are."""
+        """Severities measured, 0 for clean images."""
         return sorted({record.severity for record in self.results})
 
     def by_severity(self, stage: Stage, key: str) -> dict[int, float]:
@@ -205,7 +205,7 @@ class ShiftResult:
         }
 
     def mean(self, stage: Stage, key: str) -> float:
-        """A measure's mean over all corruptions and severities, without the images as they are."""
+        """A measure's mean over all corruptions and severities, without the clean images."""
         return statistics.mean(record.at(stage)[key] for record in self.results if record.severity)
 
 
@@ -217,7 +217,7 @@ class JobRecord:
     """One planned run of a study.
 
     Attributes:
-        method: What the row of the table is called.
+        method: Name of its row in the table.
         seed: Its seed.
         folder: Its folder, inside that of the study.
         state: Whether it is done.
@@ -262,7 +262,7 @@ class Summary:
         return statistics.mean(self.values(key, stage))
 
     def spread(self, key: str, stage: Stage = "before") -> float:
-        """Standard deviation over seeds, NaN of a single one."""
+        """Standard deviation over seeds, NaN for a single one."""
         values = self.values(key, stage)
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
@@ -277,10 +277,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study came to.
+    """The result of a study.
 
     Attributes:
-        title: What is measured, on how much data and how often.
+        title: Recipe, test samples, seeds, epochs and bins.
         recipe: Name of the recipe.
         metrics: Keys of the measures that tables show.
         jobs: All planned runs.
@@ -333,6 +333,6 @@ def pairs(plain: Mapping[str, Any], kind: Any, where: str) -> Iterator[tuple[str
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """A record in plain Python types."""
+    """A record as plain Python types."""
     found: dict[str, Any] = to_plain(record)
     return found

@@ -41,7 +41,7 @@ class Comparison:
         difference: a - b.
         low: Lower end of its interval.
         high: Upper end.
-        p_value: Of no difference, two-sided.
+        p_value: Two-sided, of no difference.
         level: Confidence level.
         resamples: Number of resamples, 0 if there were none.
     """
@@ -59,7 +59,7 @@ class Comparison:
         return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}], p = {self.p_value:.3g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types."""
+        """As plain Python types."""
         return asdict(self)
 
 
@@ -78,8 +78,8 @@ def compare(
 ) -> Comparison:
     """Compare a metric of two models on the same samples, by a paired bootstrap.
 
-    Both models are evaluated on the same resamples, so that what they have in common cancels. The p-value is that of no
-    difference: how often the resampled difference deviates from its mean by as much as was measured.
+    Both models are evaluated on the same resamples, so common variation cancels. The p-value is that of no
+    difference: how often the resampled difference deviates from its mean by at least the measured difference.
 
     Args:
         metric: As in :func:`bootstrap`.
@@ -88,8 +88,8 @@ def compare(
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
         resamples: Number of resamples.
         level: Confidence level.
-        seed: Makes it repeatable.
-        ignore_index: Label of samples or pixels to leave out.
+        seed: Seed of the resampling.
+        ignore_index: Label of samples or pixels to ignore.
         progress: Show a progress bar.
         **options: Passed on to ``metric``.
     """
@@ -110,7 +110,7 @@ def compare(
 
 
 def paired(values: list[float], draws: list[np.ndarray], level: float) -> Comparison:
-    """From two measured values and their paired resamples to interval and p-value of the difference."""
+    """Interval and p-value of the difference of two measured values, from their paired resamples."""
     differences = draws[0] - draws[1]
     difference, resamples = values[0] - values[1], len(differences)
     low, high = around(difference, differences, level)
@@ -131,7 +131,7 @@ def compare_outcomes(
 ) -> dict[str, Comparison]:
     """:func:`compare` of ECE and accuracy, from the outcomes of the same samples under two models.
 
-    With ``images``, the number of the image that each pixel belongs to, whole images are resampled.
+    With ``images``, the index of the image that each pixel belongs to, whole images are resampled.
     """
     result = {}
     for record in (MEASURES["ece"], MEASURES["accuracy"]):
@@ -170,7 +170,7 @@ def draw_together(
     if isinstance(first, Means) or isinstance(second, Means):
         return _means_together(first, second, random, resamples)
     pairs, pair = torch.unique(first.kind * second.kinds + second.kind, return_inverse=True)
-    if len(pairs) <= 4 * ENTRIES:  # kinds of pairs of outcomes: draw their numbers
+    if len(pairs) <= 4 * ENTRIES:  # few distinct pairs of outcomes: draw their counts
         counts = multinomial(np.bincount(pair.numpy(), minlength=len(pairs)), random, resamples)
         sides = [(first, pairs // second.kinds), (second, pairs % second.kinds)]
         return [

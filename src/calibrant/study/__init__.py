@@ -1,4 +1,4 @@
-"""Studies: recipes x losses x options x seeds, each a run folder, and the tables that come out."""
+"""Studies: recipes x losses x options x seeds, each a run folder, and the resulting tables."""
 
 from calibrant.study.jobs import Job
 from calibrant.study.launchers import State

@@ -50,7 +50,7 @@ class StudyTable:
     """Methods x measures: mean and standard deviation over seeds, best and second marked.
 
     Args:
-        result: What the study came to.
+        result: The result of the study.
         metrics: Keys of the measures to show; those of the study if not given.
     """
 
@@ -91,7 +91,7 @@ class StudyTable:
         ]
 
     def narrow(self, most: int) -> "list[StudyTable]":
-        """The same as several tables of at most so many measures each."""
+        """Split into tables of at most ``most`` measures each."""
         parts = []
         for start in range(0, len(self.metrics), most):
             part = StudyTable.__new__(StudyTable)

@@ -1,8 +1,8 @@
 """Batches of a part of a data set.
 
-Order and augmentation follow from the seed and the epoch alone, so that a run that is resumed sees what it would have seen.
-Each process of a distributed job takes its share of every training batch, and every n-th validation sample: nothing is
-padded and nothing counted twice.
+Order and augmentation depend only on seed and epoch, so that a resumed run sees what it would have seen. Each process of a
+distributed job takes its share of every training batch, and every n-th validation sample: nothing is padded and nothing
+counted twice.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,11 +24,11 @@ class Batches:
 
     Args:
         part: The part.
-        batch_size: Samples of one batch, over all processes.
-        feed: How samples are fed to the network; its source of randomness is set for each epoch.
-        seed: Of order and augmentation.
+        batch_size: Samples per batch, over all processes.
+        feed: How samples are fed to the network; its random generator is set for each epoch.
+        seed: Seed of order and augmentation.
         drop_last: Leave out the last training batch if it is smaller.
-        rank: Number of this process.
+        rank: Rank of this process.
         world: Number of processes.
     """
 
@@ -54,14 +54,14 @@ class Batches:
         return whole + (rest > 0 and (rest >= least or not whole))
 
     def indices(self) -> list[tuple[Tensor, int]]:
-        """Numbers of this process's samples of each batch, and the size of the whole batch."""
+        """Indices of this process's samples of each batch, and the size of the whole batch."""
         if not self.feed.train:
             own = self.part.in_order(torch.arange(self.rank, len(self.part), self.world))
             return [(batch, len(batch)) for batch in own.split(max(1, self.batch_size // self.world))]
         random = self._random(0)
         order = torch.randperm(len(self.part), generator=random)
         batches = self.part.arranged(order, self.batch_size, random)
-        least = self.batch_size if self.drop_last else self.world  # of a smaller one, a process would get nothing
+        least = self.batch_size if self.drop_last else self.world  # with fewer samples, a process would get none
         if len(batches) > 1 and len(batches[-1]) < least:
             batches.pop()
         return [(batch[self.rank :: self.world], len(batch)) for batch in batches]

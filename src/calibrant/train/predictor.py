@@ -1,4 +1,4 @@
-"""A trained network at work."""
+"""Prediction with a trained network."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Predictor:
         data: The data set it was trained on.
         network: The network, in eval mode.
         loss: The loss it was trained with, which knows how its outputs become predictions.
-        device: Where it is.
+        device: Its device.
     """
 
     recipe: Recipe
@@ -38,7 +38,7 @@ class Predictor:
 
     @torch.no_grad()
     def batches(self, part: Part, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of any samples of the form of its data, a batch at a time, texts in order of length.
+        """Logits and labels of samples in the format of its data, batch by batch; texts are sorted by length.
 
         Args:
             part: The samples.
@@ -59,7 +59,7 @@ class Predictor:
 
 
 class DensePredictions(Predictions):
-    """Predictions of segmented images, made whenever they are read: all of them would not fit on many a disk.
+    """Predictions of segmented images, recomputed whenever they are read: storing all of them could fill a disk.
 
     Args:
         predictor: The network.
@@ -85,7 +85,7 @@ class DensePredictions(Predictions):
             yield logits.numpy(), target.numpy()
 
     def grid(self, stride: int) -> Iterator[Chunk]:
-        """Every n-th row and column, as they are written to a file."""
+        """Every n-th row and column, as written to a file."""
         for start, logits, target in self.chunks():
             assert target is not None  # noqa: S101
             some = target[:, ::stride, ::stride]
@@ -93,7 +93,7 @@ class DensePredictions(Predictions):
 
 
 def draw_pixels(predictor: Predictor, part: Masks, folder: Path, images: int = 3) -> None:
-    """Where the network is wrong and how confident it was, on a few images."""
+    """Draw where the network is wrong and how confident it is, on a few images."""
     folder.mkdir(exist_ok=True)
     some = part.subset(torch.linspace(0, len(part) - 1, min(images, len(part))).round().long())
     logits, target = predictor.in_order(some)
