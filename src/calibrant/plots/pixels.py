@@ -10,13 +10,13 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.plots.base import Figure, new_axes, panels, styled
 
-#: Colours of pixels that are left out, and of those that are right.
+#: Colours of ignored and of correct pixels.
 VOID, RIGHT = "black", "#dbe5ee"
 
 
 @dataclass(frozen=True, repr=False)
 class PixelReliability(Figure):
-    """A segmented image: what it shows, what the network says, how sure it is, and where it is wrong.
+    """A segmented image with its labels, the prediction, the confidence and the errors.
 
     Attributes:
         image: ``(H, W, 3)`` in [0, 1].
@@ -56,7 +56,7 @@ class PixelReliability(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the image, the labels, the prediction, the confidence, and the errors, brightest where it was surest."""
+        """Draw the image, the labels, the prediction, the confidence, and the errors, brightest where most confident."""
         height, width = self.confidence.shape
         ax = new_axes(7.2, 1.45 * height / width + 0.3) if ax is None else ax
         shown = panels(ax, 1, 5, gap=0.02)
@@ -72,13 +72,13 @@ class PixelReliability(Figure):
             ("image", self.image, {}),
             ("label", labels, {"cmap": palette, "vmin": -0.5, "vmax": number - 0.5}),
             (
-                f"prediction, {100 * accuracy:.1f} % right",
+                f"prediction, {100 * accuracy:.1f} % correct",
                 self.prediction,
                 {"cmap": palette, "vmin": -0.5, "vmax": number - 0.5},
             ),
             (f"confidence, mean {100 * surest:.1f} %", self.confidence, {"cmap": "viridis", "vmin": 0, "vmax": 1}),
             (
-                "wrong (coloured), and how sure",
+                "wrong, coloured by confidence",
                 error,
                 {"cmap": mpl.colormaps["YlOrRd"].with_extremes(bad=VOID, under=RIGHT), "vmin": 0, "vmax": 1},
             ),

@@ -22,13 +22,13 @@ OVER, UNDER = "#F2B48A", "#7FCDB5"  # light ORANGE and GREEN
 
 @dataclass(frozen=True, repr=False)
 class ReliabilityDiagram(Figure):
-    """Accuracy against confidence, bin by bin: on the diagonal, confidence means what it says.
+    """Accuracy against confidence, bin by bin; a calibrated model lies on the diagonal.
 
     Attributes:
         name: Name of the model.
         counts: Samples in each bin.
-        confidence: Mean confidence of each bin; of an empty one, 0.
-        accuracy: Accuracy of each bin; of an empty one, 0.
+        confidence: Mean confidence of each bin, 0 if it is empty.
+        accuracy: Accuracy of each bin, 0 if it is empty.
         low: Lower end of the accuracy's interval.
         high: Upper end.
         ece: The expected calibration error.
@@ -71,12 +71,12 @@ class ReliabilityDiagram(Figure):
 
     @classmethod
     def from_panel(cls, result: PanelResult, name: str = "", *, ece: Interval | None = None) -> "ReliabilityDiagram":
-        """Take the bins of a panel, and the interval of the ECE: ``ece``, or that of independent samples."""
+        """From the bins of a panel; ``ece`` is the interval of the ECE, by default that of independent samples."""
         return cls.from_bins(result.bins, ece, name)
 
     @classmethod
     def from_bins(cls, bins: BinStatistics, ece: Interval | None = None, name: str = "") -> "ReliabilityDiagram":
-        """Take sums over bins of equal width, and the interval of the ECE: ``ece``, or that of independent samples."""
+        """From sums over equal-width bins; ``ece`` is the interval of the ECE, by default that of independent samples."""
         ece = bins_interval(bins) if ece is None else ece
         confidence, accuracy = bins.means()
         low, high = wilson(bins.correct, bins.counts, level=ece.level)
@@ -114,9 +114,9 @@ class ReliabilityDiagram(Figure):
         counts: bool = True,
         legend: bool = True,
     ) -> Axes:
-        """Draw bars, or a line that can share its axes with others; with ``counts``, how many samples each bin holds, below.
+        """Draw bars, or a line that can share its axes; with ``counts``, also the number of samples in each bin, below.
 
-        Bins without samples are hatched: nothing is known there. Whiskers are intervals of the accuracy.
+        Empty bins are hatched. Whiskers are intervals of the accuracy.
         """
         ax = new_axes(3.0, 3.7 if counts else 3.0) if ax is None else ax
         edges = np.linspace(0, 1, len(self.counts) + 1)
@@ -143,7 +143,7 @@ class ReliabilityDiagram(Figure):
         return ax
 
     def _bars(self, ax: Axes, edges: np.ndarray, filled: np.ndarray, colour: str) -> None:
-        """Accuracy, and what confidence has too much or too little."""
+        """Accuracy, and the gap by which confidence exceeds or falls short of it."""
         width = edges[1] - edges[0]
         confidence, accuracy = np.array(self.confidence)[filled], np.array(self.accuracy)[filled]
         both, left = np.minimum(confidence, accuracy), edges[:-1][filled]
@@ -170,7 +170,7 @@ class ReliabilityDiagram(Figure):
     @styled
     def side_by_side(diagrams: "list[ReliabilityDiagram]") -> Canvas:
         """Several models, or one before and after calibration, next to each other on the same axes."""
-        rows = -(-len(diagrams) // 4)  # at most four in a row, and rows as even as can be
+        rows = -(-len(diagrams) // 4)  # at most four in a row, and rows as even as possible
         columns = -(-len(diagrams) // rows)
         figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 3.6 * rows), squeeze=False)
         for ax, diagram in zip(axes.flat, diagrams, strict=False):
@@ -194,12 +194,12 @@ class ReliabilityDiagram(Figure):
 
 @dataclass(frozen=True, repr=False)
 class ConfidenceHistogram(Figure):
-    """How sure the predictions are, right and wrong ones apart.
+    """Histogram of the confidence of correct and wrong predictions.
 
     Attributes:
         name: Name of the model.
-        right: Right predictions in each bin of equal width.
-        wrong: Wrong ones.
+        right: Correct predictions in each equal-width bin.
+        wrong: Wrong predictions in each bin.
         mean_confidence: Mean confidence.
         accuracy: Accuracy.
     """
@@ -229,7 +229,7 @@ class ConfidenceHistogram(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw stacked bars and the two means, which coincide if the network is calibrated on the whole."""
+        """Draw stacked bars and the two means, which coincide if the network is calibrated overall."""
         ax = new_axes() if ax is None else ax
         edges = np.linspace(0, 1, len(self.right) + 1)
         width = edges[1] - edges[0]
@@ -237,7 +237,7 @@ class ConfidenceHistogram(Figure):
         right, wrong = np.array(self.right) / total, np.array(self.wrong) / total
         style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.4}
         ax.bar(edges[:-1], 100 * wrong, width, color=ORANGE, label="wrong", **style)
-        ax.bar(edges[:-1], 100 * right, width, bottom=100 * wrong, color=BLUE, label="right", **style)
+        ax.bar(edges[:-1], 100 * right, width, bottom=100 * wrong, color=BLUE, label="correct", **style)
         ax.axvline(self.accuracy, color="black", linewidth=1, label=f"accuracy {percent(self.accuracy, 1)}")
         ax.axvline(
             self.mean_confidence,

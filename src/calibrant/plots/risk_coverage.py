@@ -12,12 +12,12 @@ from calibrant.plots.base import COLOURS, Figure, new_axes, percent, styled
 
 @dataclass(frozen=True, repr=False)
 class RiskCoverage(Figure):
-    """Error rate of the most confident predictions, against how many of all are kept.
+    """Error rate of the most confident predictions against coverage, the fraction of samples kept.
 
     Attributes:
         name: Name of the model.
-        coverage: Shares of the samples, ascending.
-        risk: Error rate among the most confident of that share.
+        coverage: Fractions of the samples, ascending.
+        risk: Error rate of that fraction of the most confident samples.
         aurc: Area under the curve.
     """
 

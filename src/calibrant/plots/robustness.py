@@ -12,13 +12,13 @@ from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
 
 @dataclass(frozen=True, repr=False)
 class ROC(Figure):
-    """Unknown samples that are found, against known ones that are taken for unknown (AdaFocal Figure 6).
+    """ROC curves of OOD detection: detected OOD samples against rejected test samples (AdaFocal Figure 6).
 
     Attributes:
-        title: What is told apart.
+        title: Title of the figure.
         names: Name of each curve.
-        known: Share of the known samples above each threshold, of each curve.
-        unknown: Share of the unknown samples above it.
+        known: Fraction of test samples above each threshold, for each curve.
+        unknown: Fraction of OOD samples above it.
         auroc: Area under each curve.
     """
 
@@ -50,7 +50,7 @@ class ROC(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the curves and the diagonal of guessing."""
+        """Draw the curves and the diagonal of random guessing."""
         ax = new_axes(3.2, 3.2 + 0.17 * (1 + len(self.names))) if ax is None else ax
         ax.plot([0, 100], [0, 100], color=GREY, linewidth=0.6, linestyle=":")
         for i, name in enumerate(self.names):
@@ -61,7 +61,7 @@ class ROC(Figure):
                 linestyle="-" if i < len(COLOURS) else "--",
                 label=f"{name}: {100 * self.auroc[i]:.2f} %",
             )
-        ax.set(xlabel="known samples doubted, %", ylabel="unknown samples doubted, %", xlim=(0, 100), ylim=(0, 100.5))
+        ax.set(xlabel="test samples rejected, %", ylabel="OOD samples detected, %", xlim=(0, 100), ylim=(0, 100.5))
         ax.set_aspect("equal")
         ax.set_title(self.title)
         ax.legend(title="area under the curve", loc="upper center", bbox_to_anchor=(0.5, -0.16))
@@ -74,9 +74,9 @@ class ShiftCurves(Figure):
 
     Attributes:
         names: Names of the models.
-        severities: From 0, the images as they are.
-        accuracy: Of each model at each severity, fractions.
-        ece: The same of the calibration error.
+        severities: Severities, from 0 for clean images.
+        accuracy: Accuracy of each model at each severity, a fraction.
+        ece: Calibration error of each model at each severity, a fraction.
     """
 
     names: list[str]
@@ -100,7 +100,7 @@ class ShiftCurves(Figure):
                     linestyle="-" if i < len(COLOURS) else "--",
                     label=name,
                 )
-            part.set(xlabel="severity of the corruption (0: none)", ylabel=title, xticks=self.severities)
+            part.set(xlabel="corruption severity (0: none)", ylabel=title, xticks=self.severities)
         right.set_ylim(bottom=0)
         if len(self.names) > 1:
             right.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 Array = TypeVar("Array", Tensor, np.ndarray)
 
-#: What stands for the logarithm of a probability of 0, relative to the largest logit: float32 knows no smaller one.
+#: Stands for the logarithm of 0, relative to the largest logit: float32 has no smaller probability.
 ZERO = -104.0
 OPTIONS = "calibrator.json"
 STATE = "state.safetensors"
 
 
 class Calibrator(nn.Module, ABC):
-    """Learns on held-out logits how to correct the probabilities of a network that is already trained.
+    """Learns from held-out logits how to correct the probabilities of a trained network.
 
-    It is a module from logits ``(N, K)`` or ``(N, K, *spatial)`` to log-probabilities of the same shape. What it has
-    learned is in buffers whose names end in an underscore, None before :meth:`fit`.
+    It is a module from logits ``(N, K)`` or ``(N, K, *spatial)`` to log-probabilities of the same shape. Learned
+    state is in buffers whose names end in an underscore, None before :meth:`fit`.
 
     Attributes:
         key: Name on the command line and in saved files.
@@ -64,7 +64,7 @@ class Calibrator(nn.Module, ABC):
         samples = tensors.for_measuring(scores.detach(), labels, ignore_index)
         if not bool(samples.kept.any()):
             raise ValueError(
-                f"there is nothing to fit: every sample is labelled ignore_index={ignore_index}, or there is none"
+                f"there is nothing to fit: there are no samples, or all are labelled ignore_index={ignore_index}"
             )
         _check(samples)
         samples = samples._replace(logits=finite(samples.logits))
@@ -101,18 +101,18 @@ class Calibrator(nn.Module, ABC):
         return result.numpy() if isinstance(logits, np.ndarray) else result
 
     def summary(self) -> str:
-        """What was learned, as far as it is single numbers."""
+        """The learned scalars."""
         values = [(name, getattr(self, name)) for name in self.learned if name != "floor_"]
         return ", ".join(f"{name} = {float(v):.4f}" for name, v in values if isinstance(v, Tensor) and v.dim() == 0)
 
     def extra_repr(self) -> str:
-        """Options, and what was learned."""
+        """Options and learned scalars."""
         options = [f"{name}={value!r}" for name, value in self.options.items()]
         state = self.summary() if self.num_classes is not None else "not fitted"
         return ", ".join(filter(None, [*options, state]))
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """A network that gives calibrated log-probabilities instead of ``model``'s logits; ``torch.export`` takes it."""
+        """A network that gives calibrated log-probabilities instead of ``model``'s logits, also for ``torch.export``."""
         self._check_fitted()
         return nn.Sequential(model, self)
 
@@ -120,14 +120,14 @@ class Calibrator(nn.Module, ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What it was constructed with."""
+        """The constructor's arguments."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def save(self, folder: str | Path, *, force: bool = False) -> None:
-        """Write a folder with the options as json and what was learned as safetensors.
+        """Write a folder with the options as JSON and the learned state as safetensors.
 
         Raises:
-            FileExistsError: If there is something under that name already; ``force`` replaces an earlier calibrator.
+            FileExistsError: If ``folder`` already exists; ``force`` replaces an earlier calibrator.
         """
         self._check_fitted()
         folder = Path(folder)
@@ -149,7 +149,7 @@ class Calibrator(nn.Module, ABC):
 
     @staticmethod
     def load(folder: str | Path) -> "Calibrator":
-        """Read what :meth:`save` wrote; nothing in the files can run code.
+        """Read what :meth:`save` wrote; the files cannot run code.
 
         Raises:
             ValueError: If the folder does not hold a calibrator.
@@ -172,7 +172,7 @@ class Calibrator(nn.Module, ABC):
         return calibrator
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
-        """Make room for what was learned."""
+        """Allocate the learned state."""
         for name in self.learned:
             setattr(self, name, torch.empty_like(state[name]))
 
@@ -190,12 +190,12 @@ class Calibrator(nn.Module, ABC):
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} classes in dimension 1 (shape {tuple(logits.shape)}), but "
-                f"{type(self).__name__} was fitted with {self.num_classes}"
+                f"{type(self).__name__} was fitted on {self.num_classes}"
             )
 
 
 class Pointwise(Calibrator):
-    """A calibrator that looks at each sample or pixel by itself."""
+    """A calibrator that treats each sample or pixel on its own."""
 
     @abstractmethod
     def _log_probs(self, logits: Tensor) -> Tensor:
@@ -217,16 +217,16 @@ def as_tensor(values: Tensor | np.ndarray) -> Tensor:
 
 
 def finite(logits: Tensor) -> Tensor:
-    """Logits in at least float32, with something finite for a probability of 0."""
+    """Logits in at least float32, with a finite value for a probability of 0."""
     logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     return torch.where(logits == -torch.inf, logits.amax(dim=1, keepdim=True) + ZERO, logits)
 
 
 def with_lead(log_probs: Tensor, logits: Tensor) -> Tensor:
-    """Log-probabilities whose largest is that of the largest logit.
+    """Log-probabilities whose largest entry is that of the largest logit.
 
-    A calibrator that keeps the order of the classes may still make logits equal that hardly differ; the largest is then put
-    ahead by its last digit.
+    A calibrator that keeps the order of the classes may still map nearly equal logits to equal values; the largest is then
+    raised by one unit in the last place.
     """
     top = logits.argmax(dim=1, keepdim=True)
     lost = log_probs.argmax(dim=1, keepdim=True) != top
@@ -235,7 +235,7 @@ def with_lead(log_probs: Tensor, logits: Tensor) -> Tensor:
 
 
 def rows(samples: Samples) -> tuple[Tensor, Tensor]:
-    """Logits ``(n, K)`` and labels ``(n,)`` of what is kept."""
+    """Logits ``(n, K)`` and labels ``(n,)`` of the samples that are not ignored."""
     if samples.logits.dim() == 2 and bool(samples.kept.all()):
         return samples.logits, samples.target
     return samples.logits.movedim(1, -1)[samples.kept], samples.target[samples.kept]
@@ -262,5 +262,5 @@ def _check(samples: Samples) -> None:
         place = broken.nonzero()[0].tolist()
         raise ValueError(
             f"logits: row {place[0]}{f' at pixel {tuple(place[1:])}' if len(place) > 1 else ''} has no softmax (NaN or "
-            f"infinite), as have {int(broken.sum()) - 1} more"
+            f"infinite), nor do {int(broken.sum()) - 1} others"
         )

@@ -23,9 +23,9 @@ class LocalTemperatureScaling(Calibrator):
     Args:
         width: Channels of the network.
         epochs: Passes over the images.
-        batch_size: Images in a step.
+        batch_size: Images per step.
         lr: Learning rate.
-        seed: Of the weights it starts from and the order of the images.
+        seed: Seed of the initial weights and the order of the images.
     """
 
     key = "local-temperature"

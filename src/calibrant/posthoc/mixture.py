@@ -1,4 +1,4 @@
-"""Calibrators that are mixed with the network's own probabilities where they alone would do harm."""
+"""Calibrators that are mixed with the network's own probabilities where they would do harm on their own."""
 
 import warnings
 from abc import abstractmethod
@@ -11,11 +11,10 @@ from calibrant.tensors import Samples
 
 
 class Mixed(Pointwise):
-    """A calibrator whose family of maps does not hold the identity.
+    """A calibrator whose family of maps does not contain the identity.
 
-    Of a network that is calibrated already, such a map can make even the data worse that it was learned from. It is then
-    mixed with the network's own probabilities, with the weight that minimises the NLL, a convex problem, and a warning
-    says so.
+    For a network that is already calibrated, such a map can worsen even the predictions it was fitted on. It is then mixed
+    with the network's own probabilities, with the weight that minimises the NLL, a convex problem, and a warning is issued.
 
     Attributes:
         share_: Weight of the map where it is mixed, else None.

@@ -15,24 +15,24 @@ from calibrant.metrics import ece
 from calibrant.posthoc.base import Pointwise, as_tensor, finite
 from calibrant.tensors import Block, Samples
 
-#: Between these a temperature is looked for; data that ask for more get the bound, and a warning.
+#: Bounds of the search for a temperature; data that call for more get the bound, and a warning.
 LOWEST, HIGHEST = 1e-3, 1e3
 
 
 class TemperatureScaling(Pointwise):
     r"""Divide all logits by one number: :math:`\log \mathrm{softmax}(l / T)` (Guo et al., ICML 2017).
 
-    With :math:`\beta = 1/T` the NLL of the fitting data is convex, so that the temperature that minimises it is unique. It
+    With :math:`\beta = 1/T` the NLL of the fitting data is convex, so the temperature that minimises it is unique. It
     is the root of the derivative :math:`\sum_i \mathrm{E}_{s(\beta l_i)}[l_i] - l_{i, y_i}`, found by Newton's method inside
-    a bracket, in the logarithm of T, which keeps it positive. All that an iteration needs is added up over batches and
+    a bracket, in the logarithm of T, which keeps it positive. What an iteration needs is added up over batches and
     processes (:meth:`fit_batches`).
 
-    Perfectly separable data ask for T = 0, labels that have nothing to do with the logits for infinite T: these end at the
-    bounds 0.001 and 1000 with a warning.
+    Perfectly separable data call for T = 0, labels unrelated to the logits for infinite T: these end at the bounds 0.001 and
+    1000 with a warning.
 
     Args:
         criterion: ``"nll"``, or ``"ece"`` for the grid 0.1, 0.2, ..., 10.0 that the papers search for the smallest ECE.
-        num_bins: Bins of that ECE.
+        num_bins: Number of bins of that ECE.
     """
 
     key = "temperature"
@@ -57,7 +57,7 @@ class TemperatureScaling(Pointwise):
 
     @torch.no_grad()
     def fit_batches(self, batches: Iterable[tuple[Tensor, Tensor]], *, ignore_index: int = -100) -> "TemperatureScaling":
-        """Fit on ``(logits, target)`` batches without keeping them together; a collective call of all processes.
+        """Fit on ``(logits, target)`` batches without concatenating them; a collective call of all processes.
 
         Args:
             batches: Read once for each iteration, five to ten times; a list or a data loader, not a generator. In a job of
@@ -85,7 +85,7 @@ class TemperatureScaling(Pointwise):
 
 
 class Slope(NamedTuple):
-    """Sums over samples, at some beta: their number n, the first and second derivative of the NLL by beta."""
+    """Sums over samples at a given beta: their number n, the first and second derivative of the NLL in beta."""
 
     n: float
     first: float
@@ -96,7 +96,7 @@ def optimal_temperature(samples: Samples) -> float:
     """The temperature that minimises the NLL of a batch of finite logits."""
     start, size = 1.0, len(samples.logits)
     step = size // 4096
-    if step >= 4:  # a few samples tell nearly where it is
+    if step >= 4:  # a subsample gives a good starting point
         some = Samples(*(part[::step] for part in samples))
         if bool(some.kept.any()):
             with warnings.catch_warnings():
@@ -118,7 +118,7 @@ def slope(samples: Samples, beta: float) -> Tensor:
 
 
 def _derivatives(block: Block, beta: float) -> tuple[Tensor, Tensor]:
-    """Mean under the softmax less the true logit, and the variance; logits relative to the largest."""
+    """Mean under the softmax minus the true logit, and the variance; logits relative to the largest."""
     distance = block.logits - block.logits.amax(dim=1, keepdim=True)
     own = distance.gather(1, block.target.unsqueeze(1)).squeeze(1)
     weight = (beta * distance).exp_()
@@ -136,8 +136,8 @@ def _solve(evaluate: Callable[[float], Slope], start: float, tolerance: float) -
         beta = math.exp(at)
         n, first, second = evaluate(beta)
         if not n:
-            raise ValueError("there is nothing to fit: every sample is labelled ignore_index, or there is none")
-        # Where the softmax is saturated on the true classes there is no slope left to see: beta may still grow.
+            raise ValueError("there is nothing to fit: there are no samples, or all are labelled ignore_index")
+        # Where the softmax is saturated on the true classes, the slope vanishes numerically: beta may still grow.
         low, high = (at, high) if first < 0 or (first == 0 and second == 0) else (low, at)
         step = -first / (beta * second) if second > 0 else math.inf
         new = at + step if low < at + step < high else (low + high) / 2
@@ -148,13 +148,13 @@ def _solve(evaluate: Callable[[float], Slope], start: float, tolerance: float) -
     bound = HIGHEST if at < -math.log(HIGHEST) + 1e-4 else LOWEST if at > -math.log(LOWEST) - 1e-4 else None
     if bound is None:
         return math.exp(at)
-    if evaluate(1 / HIGHEST).second == 0:  # all logits of a sample are equal: any temperature is as good
+    if evaluate(1 / HIGHEST).second == 0:  # all logits of a sample are equal: every temperature is equally good
         warnings.warn("logits do not distinguish the classes; the temperature stays at 1", UserWarning, stacklevel=5)
         return 1.0
     why = (
-        "every prediction is right (too few samples, or those the network was trained on)"
+        "every prediction is correct (too few samples, or the network's training data)"
         if bound == LOWEST
-        else "the labels have nothing to do with the logits (are they in the same order?)"
+        else "the labels are unrelated to the logits (are they in the same order?)"
     )
-    warnings.warn(f"the best temperature lies beyond {bound:g}, where it was stopped: {why}", UserWarning, stacklevel=5)
+    warnings.warn(f"the best temperature lies beyond the bound of {bound:g}: {why}", UserWarning, stacklevel=5)
     return 1 / bound

@@ -30,7 +30,7 @@ class RunFolder:
         path: The folder.
     """
 
-    #: What a run, and what is done with it later, leaves behind.
+    #: Files written by a run and by later evaluation of it.
     FOLDERS = ("checkpoints", "predictions", "logs", "figures")
     FILES = (
         *("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
@@ -60,7 +60,7 @@ class RunFolder:
         """Name of the folder."""
         return self.path.name
 
-    # What state it is in
+    # State
 
     @property
     def started(self) -> bool:
@@ -69,12 +69,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return self._metrics.exists()
 
     @property
     def foreign(self) -> bool:
-        """Whether there is something else here."""
+        """Whether the folder holds something other than a run."""
         return self.path.exists() and not self.started and (not self.path.is_dir() or any(self.path.iterdir()))
 
     def owns(self, path: Path) -> bool:
@@ -134,7 +134,7 @@ class RunFolder:
 
     @property
     def error(self) -> Path:
-        """The traceback of what went wrong."""
+        """The traceback of a failed run."""
         return self.path / "error.txt"
 
     @property
@@ -144,19 +144,19 @@ class RunFolder:
 
     @property
     def shift_figure(self) -> Path:
-        """Curves of corrupted test images."""
+        """Curves on corrupted test images."""
         return self.path / "shift.png"
 
     def ood_figure(self, name: str) -> Path:
-        """ROC curves of unknown data."""
+        """ROC curves of OOD detection."""
         return self.path / f"{self.ood_predictions(name).stem}.png"
 
     def predictions(self, part: str = "test") -> Path:
-        """The file of predictions of a part."""
+        """The prediction file of a part."""
         return self.path / "predictions" / f"{part}.npz"
 
     def ood_predictions(self, name: str) -> Path:
-        """The file of predictions of unknown data."""
+        """The prediction file of OOD data."""
         short = "".join(c if c.isalnum() or c in "-_." else "_" for c in name.removesuffix(".npz")).strip("._")
         unlike = "" if short == name.replace(":", "_") else f"-{zlib.crc32(name.encode()):08x}"  # a/b is not a_b
         return self.predictions(f"ood-{short}{unlike}")
@@ -177,11 +177,11 @@ class RunFolder:
         write_text(self._recipe, recipe.to_yaml())
 
     def recipe_text(self) -> str:
-        """The recipe as it stands in its file."""
+        """The text of the recipe file."""
         return self._recipe.read_text(encoding="utf-8")
 
     def result(self) -> RunResult:
-        """What the run came to.
+        """The result of the run.
 
         Raises:
             InputError: If this is not a finished run.
@@ -190,11 +190,11 @@ class RunFolder:
         return from_plain(RunResult, read_json(self._metrics), str(self._metrics))
 
     def write_result(self, result: RunResult) -> None:
-        """Write what the run came to; from then on it is finished."""
+        """Write the result of the run, which is then finished."""
         write_json(self._metrics, plain(result))
 
     def environment(self) -> Environment | None:
-        """What the run depends on; None if it was never written."""
+        """What the run depends on besides its recipe; None if it was never written."""
         found = read_json(self._environment)
         return from_plain(Environment, found, str(self._environment)) if found else None
 
@@ -203,11 +203,11 @@ class RunFolder:
         write_json(self._environment, plain(environment))
 
     def environment_text(self) -> str:
-        """What the run depends on, as it stands in its file."""
+        """The text of the environment file."""
         return self._environment.read_text(encoding="utf-8") if self._environment.exists() else ""
 
     def write_split(self, split: Mapping[str, np.ndarray]) -> None:
-        """Write which samples went where."""
+        """Write which samples went into which part."""
         _write_arrays(self.path / "split.npz", split)
 
     def history(self) -> list[Row]:
@@ -221,7 +221,7 @@ class RunFolder:
                 raise InputError(f"{self._history} cannot be read ({error}); train again, or delete it") from error
 
     def learned(self) -> dict[str, np.ndarray]:
-        """The path of what an adaptive loss learned: one row per epoch of each buffer."""
+        """What an adaptive loss learned over time: one row per epoch of each buffer."""
         if not self._learned.exists():
             return {}
         try:
@@ -242,7 +242,7 @@ class RunFolder:
             _write_arrays(self._learned, learned)
 
     def epochs_done(self) -> int:
-        """How far the run has come."""
+        """Number of finished epochs."""
         try:
             with self._history.open() as file:
                 return sum(1 for _ in file) - 1
@@ -250,7 +250,7 @@ class RunFolder:
             return 0
 
     def ood(self) -> dict[str, OODResult]:
-        """Results of out-of-distribution detection by name of the unknown data."""
+        """Results of out-of-distribution detection, by name of the OOD data."""
         return dict(pairs(read_json(self._ood), OODResult, str(self._ood)))
 
     def write_ood(self, results: Mapping[str, OODResult]) -> None:
@@ -259,7 +259,7 @@ class RunFolder:
 
     @property
     def ood_file(self) -> Path:
-        """Where results of out-of-distribution detection go."""
+        """File of the results of out-of-distribution detection."""
         return self._ood
 
     def shift(self) -> ShiftResult | None:
@@ -273,7 +273,7 @@ class RunFolder:
 
     @property
     def shift_file(self) -> Path:
-        """Where results on corrupted test images go."""
+        """File of the results on corrupted test images."""
         return self._shift
 
 
@@ -282,9 +282,9 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: Where it is.
-        recipe: What was done.
-        result: What came out: ``run.result.test["ece"]`` and so on.
+        folder: Its folder.
+        recipe: Its recipe.
+        result: Its result: ``run.result.test["ece"]`` and so on.
     """
 
     folder: RunFolder
@@ -296,7 +296,7 @@ class Run:
         """Read a run folder.
 
         Raises:
-            InputError: If it is not one, or the run is not finished.
+            InputError: If it is not a run folder, or the run is not finished.
         """
         folder = RunFolder(path)
         folder.require_finished()
@@ -352,7 +352,7 @@ class StudyFolder:
         return [run for run in inside if run.started and run.finished]
 
     def result(self) -> StudyResult:
-        """What the study came to.
+        """The result of the study.
 
         Raises:
             InputError: If there is no study here.
@@ -362,7 +362,7 @@ class StudyFolder:
         return from_plain(StudyResult, read_json(self._study), str(self._study))
 
     def write_result(self, result: StudyResult) -> None:
-        """Write what the study came to."""
+        """Write the result of the study."""
         write_json(self._study, plain(result))
 
     def write_table(self, ending: str, text: str) -> None:

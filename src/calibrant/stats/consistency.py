@@ -30,7 +30,7 @@ class CalibrationTest:
     resamples: int
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types."""
+        """As plain Python types."""
         return asdict(self)
 
 
@@ -45,17 +45,16 @@ def calibration_test(
 ) -> CalibrationTest:
     """Test whether the predictions could be perfectly calibrated, by consistency resampling.
 
-    If they are, each is correct with the probability that its confidence states. Outcomes are drawn anew accordingly, many
-    times, and the p-value is the share of these draws whose calibration error (the debiased L2 one) is at least the
-    measured one. Samples are taken to be independent; pixels of one image are not, so that the test of a segmentation
-    rejects too easily.
+    If they are, each is correct with a probability equal to its confidence. Outcomes are redrawn accordingly, many times,
+    and the p-value is the fraction of draws whose calibration error (debiased, L2) is at least the measured one. Samples
+    are assumed to be independent; the pixels of an image are not, so for segmentation the test rejects too often.
 
     Args:
         logits: ``(N, K)`` or ``(N, K, *spatial)``.
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
         num_bins: Bins of equal mass.
         resamples: Number of simulated sets of labels.
-        seed: Makes it repeatable.
+        seed: Seed of the simulation.
         ignore_index: Label of samples or pixels to leave out.
     """
     ordered = calibration.ordered(logits, target, ignore_index)
@@ -65,7 +64,7 @@ def calibration_test(
 def consistency_test(
     ordered: SortedOutcomes, *, num_bins: int = 15, resamples: int = 1000, seed: int = 0
 ) -> CalibrationTest:
-    """The same test of outcomes in order of confidence."""
+    """The same test on outcomes sorted by confidence."""
     whole("num_bins", num_bins, 1)
     whole("resamples", resamples, 1)
     ordered = merge_neighbours(ordered.cpu(), ENTRIES)

@@ -1,4 +1,4 @@
-"""Intervals of dense predictions: whole images are resampled, for pixels of one image are not independent."""
+"""Intervals for dense predictions: whole images are resampled, as the pixels of an image are not independent."""
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from calibrant.stats.resampling import image_weights
 
 
 class ImageBins:
-    """Sums of each image.
+    """Sums over each image.
 
     Args:
-        num_bins: Bins of equal width.
+        num_bins: Number of equal-width bins.
     """
 
     def __init__(self, *, num_bins: int = 15) -> None:
@@ -25,7 +25,7 @@ class ImageBins:
         self.areas: list[Tensor] = []
 
     def update(self, logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> None:
-        """Add images ``(n, K, *spatial)``; those without a label do not count."""
+        """Add images ``(n, K, *spatial)``; those without labelled pixels are skipped."""
         samples = tensors.for_measuring(logits, target, ignore_index)
         confidence, correct = top_label(samples)
         image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), logits.shape[:2]
@@ -40,7 +40,7 @@ class ImageBins:
         self.areas.append(torch.stack(areas).double().cpu()[:, kept])
 
     def intervals(self, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Interval]:
-        """Of everything that follows from bins and areas, over all pixels, and of the mean over images of their own ECE."""
+        """Intervals of all measures of bins and areas, pooled over pixels, and of the mean over images of their own ECE."""
         bins = BinStatistics(*(torch.cat(parts) for parts in zip(*self.bins, strict=True)))
         areas = torch.cat(self.areas, dim=1)
         size = len(bins.counts)
@@ -50,7 +50,7 @@ class ImageBins:
         pooled_areas = torch.stack([everything @ part for part in areas])
 
         def values(record: Measure) -> Tensor:
-            """Of all images first, then of each resample."""
+            """The value over all images first, then of each resample."""
             if record.on == "images":  # a mean over images: each counts as often as it was drawn
                 return everything @ record.evaluate(bins, self.num_bins) / size
             return record.evaluate(pooled if record.on == "bins" else pooled_areas, self.num_bins)
@@ -60,7 +60,7 @@ class ImageBins:
             if record.interval is None or record.on not in ("bins", "areas", "images"):
                 continue
             first, *draws = values(record).tolist()
-            low, high = around(first, np.array(draws), level) if size > 1 else (0.0, 1.0)  # one image says nothing
+            low, high = around(first, np.array(draws), level) if size > 1 else (0.0, 1.0)  # one image gives no information
             ends = max(low, 0.0), min(high, record.most)
             intervals[record.key] = Interval(first, *ends, level, resamples, "bootstrap of images")
         return intervals

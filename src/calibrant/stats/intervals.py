@@ -1,4 +1,4 @@
-"""Intervals: what they are, and those that have a formula."""
+"""Confidence intervals, and those with a closed form."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Interval:
-    """A measure with its interval.
+    """A measure with its confidence interval.
 
     Attributes:
         value: The measure itself.
@@ -20,7 +20,7 @@ class Interval:
         high: Upper end.
         level: Confidence level.
         resamples: Number of resamples, 0 if there were none.
-        method: How the interval was found.
+        method: How the interval was computed.
     """
 
     value: float
@@ -38,7 +38,7 @@ class Interval:
         return iter((self.value, self.low, self.high))
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types."""
+        """As plain Python types."""
         return asdict(self)
 
 
@@ -64,7 +64,7 @@ def wilson(successes: Tensor, trials: Tensor, *, level: float = 0.95) -> tuple[T
 
 
 def around(value: float, draws: np.ndarray, level: float) -> tuple[float, float]:
-    """The basic bootstrap interval, with the bias of the resampled values taken out."""
+    """The basic bootstrap interval, corrected for the bias of the resampled values."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     mean = draws.mean()
     return float(value - (high - mean)), float(value + (mean - low))

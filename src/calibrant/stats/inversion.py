@@ -10,7 +10,7 @@ from calibrant.metrics.estimators import debiased_estimate
 def invert(
     bins: BinStatistics, random: np.random.Generator, resamples: int, level: float, norm: int = 1
 ) -> tuple[float, float]:
-    """Interval of the true error: those scales of the measured gaps at which the measured estimate is not unlikely."""
+    """Interval of the true error: the scales of the measured gaps under which the measured estimate is plausible."""
     measured = float(debiased_estimate(bins, norm=norm))
     confidence, gaps, weights = (x.numpy() for x in (bins.means()[0], bins.gaps(), bins.weights()))
     total, seed = int(bins.counts.sum()), random.integers(2**63)
@@ -19,7 +19,7 @@ def invert(
         return np.clip(confidence - scale * gaps, 0, 1)
 
     def share_below(scale: float) -> float:
-        """How often new outcomes give an estimate of at most the measured one; with the same seed, monotone in the scale."""
+        """How often redrawn outcomes give at most the measured estimate; with the same seed, monotonic in the scale."""
         draw = np.random.default_rng(seed)
         counts = draw.multinomial(total, weights / weights.sum(), size=resamples)
         drawn = [counts, counts * confidence, draw.binomial(counts, accuracy(scale))]

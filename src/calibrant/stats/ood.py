@@ -1,4 +1,4 @@
-"""Intervals of out-of-distribution detection."""
+"""Intervals for out-of-distribution detection."""
 
 from torch import Tensor
 
@@ -9,7 +9,7 @@ from calibrant.stats.intervals import Interval, normal_quantile
 def auroc_interval(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy", level: float = 0.95) -> Interval:
     r"""Interval of :func:`calibrant.metrics.ood_auroc`, from the variance of DeLong et al. (Biometrics 1988).
 
-    With :math:`u_j` the share of known samples that the unknown sample j exceeds and :math:`k_i` that of unknown samples
+    With :math:`u_j` the fraction of known samples that the unknown sample j exceeds and :math:`k_i` that of unknown samples
     that exceed the known sample i, ties counting half, the variance of the area is :math:`s_u^2 / n_u + s_k^2 / n_k`.
     """
     known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))

@@ -1,4 +1,4 @@
-"""The same statistics where only what a panel keeps is left of the logits."""
+"""The same statistics from a panel, when the logits are gone."""
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ from calibrant.stats.resampling import ENTRIES, multinomial
 def panel_intervals(
     result: PanelResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
-    """Intervals of a panel's measures, of independent samples (not of pixels), whatever their number.
+    """Intervals of a panel's measures, for any number of independent samples (not pixels).
 
-    Calibration errors as by :func:`calibrant.stats.bootstrap`, from the panel's bins and outcomes in order of confidence;
-    the accuracy by Wilson's interval, NLL and Brier score by their standard errors.
+    Calibration errors as in :func:`calibrant.stats.bootstrap`, from the panel's bins and sorted outcomes; accuracy by
+    Wilson's interval, NLL and Brier score by their standard errors.
     """
     if not result.samples:
-        raise ValueError("the panel is empty: there is nothing to give intervals of")
+        raise ValueError("the panel is empty: there is nothing to compute intervals for")
     random = np.random.default_rng(seed)
     bins = result.bins.double()
     ordered = merge_neighbours(result.sorted.cpu(), ENTRIES)
@@ -71,7 +71,7 @@ def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> 
 
 
 def _resampled(bins: BinStatistics, random: np.random.Generator, resamples: int) -> BinStatistics:
-    """Correct and wrong predictions of each bin, drawn anew; their mean confidence is taken to be the bin's."""
+    """Redrawn correct and wrong predictions of each bin; their mean confidence is assumed to be the bin's."""
     kinds = torch.stack([bins.counts - bins.correct, bins.correct], dim=-1).round().long()
     drawn = multinomial(kinds.flatten().numpy(), random, resamples).view(resamples, -1, 2)
     counts = drawn.sum(dim=-1)

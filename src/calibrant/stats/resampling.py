@@ -2,8 +2,8 @@
 
 Most measures depend on the samples through a few counts: how many correct and how many wrong predictions fall into each
 bin, or into each of some two thousand entries in order of confidence. Resampling N samples with replacement means drawing
-these counts from a multinomial distribution; no softmax is computed again. Pixels of an image are not independent: of
-dense predictions whole images are resampled.
+these counts from a multinomial distribution; no softmax is computed again. Pixels of an image are not independent:
+for dense predictions, whole images are resampled.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from calibrant.tensors import Samples
 
 Metric = Callable[..., Tensor]
 
-#: Entries in order of confidence that stand for the samples when these are resampled.
+#: Number of entries, sorted by confidence, that represent the samples when resampling.
 ENTRIES = 2048
 
 
@@ -45,14 +45,13 @@ def bootstrap(
     progress: bool = False,
     **options: Any,
 ) -> Interval:
-    """Interval of any metric.
+    """Confidence interval of any metric.
 
-    For most metrics the interval is that of the number itself, as it would vary from one test set of this size to the
-    next: the quantiles of the resampled values around their mean, mirrored at the measured one. Plug-in calibration
-    errors such as ``ece`` are too large by themselves, the more so the fewer samples; ``debiased_ece`` tells where the true
-    error lies. Its interval holds all errors under which the measured value is not unlikely: the bins' gaps
-    are scaled up and down, and for each scale new outcomes are drawn (test inversion). It starts at 0 exactly if the
-    samples do not contradict perfect calibration.
+    For most metrics the interval shows how the number would vary from one test set of this size to the next: the quantiles
+    of the resampled values around their mean, mirrored at the measured one. Plug-in calibration errors such as ``ece`` are
+    biased upwards, the more so the fewer the samples; ``debiased_ece`` estimates the true error. Its interval holds all
+    errors under which the measured value is plausible: the bins' gaps are scaled up and down, and outcomes are redrawn for
+    each scale (test inversion). It starts at 0 if and only if the samples do not contradict perfect calibration.
 
     Args:
         metric: A function of :mod:`calibrant.functional` or its name, or any function of logits and target. Those that no
@@ -61,7 +60,7 @@ def bootstrap(
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
         resamples: Number of resamples.
         level: Confidence level.
-        seed: Makes it repeatable.
+        seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to leave out.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
@@ -93,7 +92,7 @@ def resolve(metric: Metric | str, resamples: int, level: float) -> tuple[Metric,
 
 
 class Counts:
-    """A measure that depends on counts alone: every sample is of one of some kinds, or every image holds some of each.
+    """A measure that depends only on how many samples of each kind there are, in total or per image.
 
     Args:
         kind: Kind of each sample that is kept, ``(n,)``.
@@ -109,14 +108,14 @@ class Counts:
         self.kind = kind.cpu() if image is None else torch.empty(0, dtype=torch.long)  # millions of pixels: their table is all it takes
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
-        """Values of new samples."""
+        """Values of resamples."""
         if self.images is not None:
             return self.measure(image_weights(len(self.images), random, resamples) @ self.images).numpy()
         counts = np.bincount(self.kind.numpy(), minlength=self.kinds)
         return self.measure(multinomial(counts, random, resamples)).numpy()
 
     def draw_samples(self, random: np.random.Generator, resamples: int) -> np.ndarray:
-        """Values of new samples, each drawn by its number: other objects draw the same ones from the same state."""
+        """Values of resamples drawn by sample index: other objects draw the same samples from the same state."""
         if self.images is not None:
             return self.draw(random, resamples)
         size, kind = len(self.kind), self.kind.numpy()
@@ -125,7 +124,7 @@ class Counts:
 
 
 class Means:
-    """The mean of a score of each sample.
+    """The mean of a per-sample score.
 
     Args:
         scores: Scores ``(n,)``.
@@ -198,7 +197,7 @@ def _counts_on_sorted(outcomes: Outcomes, measure: Callable[[SortedOutcomes], Te
 
 
 def multinomial(counts: np.ndarray, random: np.random.Generator, resamples: int) -> Tensor:
-    """Draw as many samples anew, ``resamples`` times, and return their counts, one set per row."""
+    """Redraw as many samples, ``resamples`` times, and return their counts, one set per row."""
     total = int(counts.sum())
     return torch.from_numpy(random.multinomial(total, counts / total, size=resamples)).double()
 
@@ -235,7 +234,7 @@ def evaluate_resamples(
 
 
 def track(resamples: int, *, progress: bool) -> Any:
-    """Count resamples, with a progress bar."""
+    """Iterate over resamples, with a progress bar."""
     items = range(resamples)
     return require("rich.progress", "a progress bar").track(items, "resampling", transient=True) if progress else items
 

@@ -12,7 +12,7 @@ from calibrant.losses import METHODS
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, StudyFolder
 
-#: What fields are called in the names of methods.
+#: Short names of fields in the names of methods.
 SHORT = {"data.validation_set": "validation"}
 
 
@@ -21,10 +21,10 @@ class Job:
     """One run of a study.
 
     Attributes:
-        method: What the row of the table is called.
+        method: Name of its row in the table.
         seed: Its seed.
-        recipe: What is done.
-        folder: Where it goes.
+        recipe: Its recipe.
+        folder: Its folder.
     """
 
     method: str
@@ -42,11 +42,11 @@ def plan(
 ) -> list[Job]:
     """Every recipe and loss with every combination of options and every seed.
 
-    All methods of a seed come first, so that a study that is cut short still compares. An option of losses, such as
-    ``loss.margin``, varies only those that have it.
+    Jobs are ordered by seed, so that a study that is cut short can still compare methods. A loss option such as
+    ``loss.margin`` varies only the losses that have it.
 
     Args:
-        recipes: Recipes; of several, the name is put in front of each method.
+        recipes: Recipes; if there are several, method names start with the recipe's.
         losses: Keys of losses.
         seeds: Seeds.
         folder: Folder of the study.
@@ -76,10 +76,10 @@ def _text(value: Any) -> str:
 
 
 def seeds_of(seeds: int | Sequence[int]) -> list[int]:
-    """So many seeds from 0 on, or the given ones.
+    """The given number of seeds, from 0, or the given seeds.
 
     Raises:
-        InputError: If there is none, or one is there twice.
+        InputError: If there are none, or duplicates.
     """
     found = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     if not found or len(set(found)) < len(found):

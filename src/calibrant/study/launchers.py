@@ -1,4 +1,4 @@
-"""Running the jobs of a study: one after the other, several at once, or on a Ray cluster."""
+"""Running the jobs of a study: one after another, in parallel, or on a Ray cluster."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from calibrant.study.jobs import Job
 
 @dataclass
 class State:
-    """What became of the jobs so far.
+    """The state of the jobs so far.
 
     Attributes:
         done: Results of finished jobs by folder.
@@ -47,16 +47,16 @@ def execute(
     allow_code: bool = False,
     tell: Callable[[Job], None] = lambda job: None,  # noqa: ARG005
 ) -> None:
-    """Train what is missing; what fails is noted and does not stop the others.
+    """Train the missing jobs; failures are recorded and do not stop the others.
 
     Args:
         planned: The jobs of the study.
-        state: Filled on the way.
-        jobs: How many are trained at once on this machine, the cores divided among them.
+        state: Updated along the way.
+        jobs: Number of jobs trained in parallel on this machine, which share its cores.
         launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
-        resources: What a job needs of a Ray cluster, such as ``{"gpu": 1}``.
+        resources: Ray resources per job, such as ``{"gpu": 1}``.
         force: Train everything again.
-        allow_code: Let recipes name code outside calibrant.
+        allow_code: Allow code from outside calibrant in recipes.
         tell: Called after each job that was trained or failed.
     """
     with input_errors():
@@ -71,7 +71,7 @@ def execute(
             state.done[job.folder] = finished
     if not missing:
         return
-    from calibrant.train import check  # noqa: PLC0415 - a study whose runs are done does without Lightning
+    from calibrant.train import check  # noqa: PLC0415 - a finished study needs no Lightning
 
     for job in missing:
         check(job.recipe, allow_code=allow_code)
@@ -91,7 +91,7 @@ def execute(
 
 
 def _finished(job: Job) -> RunResult | None:
-    """Result of a job that is there already; another recipe under its name is an error of this job, told in its turn."""
+    """Result of a finished job; a different recipe in its folder is reported when its turn comes."""
     if not job.folder.finished or not job.folder.started or job.folder.recipe().difference(job.recipe):
         return None
     return job.folder.result()
@@ -101,10 +101,10 @@ Result = tuple[RunResult | None, str]
 
 
 def train_job(recipe: Recipe, folder: RunFolder, force: bool, allow_code: bool, threads: int | None = None) -> Result:
-    """Train one job; its result, or what went wrong in a sentence."""
-    from calibrant.train import DivergedError, fit  # noqa: PLC0415 - a study whose runs are done does without Lightning
+    """Train one job and return its result, or an error message."""
+    from calibrant.train import DivergedError, fit  # noqa: PLC0415 - a finished study needs no Lightning
 
-    if threads is not None:  # in a process of its own
+    if threads is not None:  # in its own process
         torch.set_num_threads(threads)
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
@@ -112,7 +112,7 @@ def train_job(recipe: Recipe, folder: RunFolder, force: bool, allow_code: bool, 
         done = fit(recipe, folder, force=force, quiet=True, allow_code=allow_code)
     except (InputError, DivergedError, OSError, ValueError, TypeError) as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001 - what a network raises must not end the study
+    except Exception as error:  # noqa: BLE001 - an error in one run must not end the study
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.error.write_text(traceback.format_exc())
         return None, f"{type(error).__name__}: {error} (see {folder.error})"
@@ -138,15 +138,15 @@ def _at_once(planned: Sequence[Job], state: State, jobs: int, **options: bool) -
             if error is None:
                 yield waiting[task], task.result()
             else:  # a process that died
-                yield waiting[task], (None, f"its process died ({type(error).__name__}); the same command goes on with it")
+                yield waiting[task], (None, f"its process died ({type(error).__name__}); run the same command again to resume it")
 
 
 def _prepare() -> None:
-    """Make a process of the pool train as one of its own would, and end with the study.
+    """Make a pool process train like a standalone one, and end with the study.
 
-    A study that is killed must not train on unseen, into folders in which the same command would go on.
+    If the study is killed, its processes must not keep training unseen in folders that the same command would resume.
     """
-    set_start_method(get_all_start_methods()[0], force=True)  # spawned readers of files would import torch each time
+    set_start_method(get_all_start_methods()[0], force=True)  # spawned data workers would import torch each time
 
     def wait() -> None:
         parent = parent_process()
@@ -164,7 +164,7 @@ def _on_ray(
     if not ray.is_initialized():
         try:
             ray.init(address="auto", log_to_driver=False)
-        except ConnectionError:  # there is no cluster: one on this machine
+        except ConnectionError:  # no cluster: start one on this machine
             ray.init(log_to_driver=False, include_dashboard=False)
     needs: dict[str, Any] = {"num_cpus": resources.get("cpu", 1)}
     if "gpu" in resources:
@@ -172,7 +172,7 @@ def _on_ray(
     own = {name: value for name, value in resources.items() if name not in ("cpu", "gpu")}
     if own:
         needs["resources"] = own
-    # A worker that dies is replaced, and the job goes on from its last checkpoint.
+    # A worker that dies is replaced, and the job resumes from its last checkpoint.
     task: Any = ray.remote(max_retries=3, **needs)(train_job)
     threads = max(1, int(needs["num_cpus"]))
     waiting = {}
@@ -186,5 +186,5 @@ def _on_ray(
             job = waiting.pop(reference)
             try:
                 yield job, ray.get(reference)
-            except Exception as error:  # noqa: BLE001 - a task that died too often
+            except Exception as error:  # noqa: BLE001 - the task died too often
                 yield job, (None, f"Ray gave up on it ({type(error).__name__})")

@@ -1,4 +1,4 @@
-"""Studies: recipes x losses x options x seeds, each a run folder, and the tables that come out."""
+"""Studies: recipes x losses x options x seeds, each a run folder, and the resulting tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """Every loss with every seed, each in a run folder of its own; finished runs are kept, interrupted ones resumed.
+    """Every loss with every seed, each in its own run folder; finished runs are kept, interrupted ones resumed.
 
     Args:
         *recipes: Names of recipes, .yaml files, or recipes.
         losses: Keys of losses; ``["all"]`` stands for all.
-        seeds: Number of seeds, or several seeds by number.
-        varied: Fields to vary, such as ``{"loss.margin": [5, 10]}``.
-        out: Folder of the study; ``runs/RECIPE`` if not given.
-        allow_code: Let recipes name code outside calibrant.
+        seeds: Number of seeds, or the seeds themselves.
+        varied: Fields to sweep, such as ``{"loss.margin": [5, 10]}``.
+        out: Study folder; ``runs/RECIPE`` if not given.
+        allow_code: Allow code from outside calibrant in recipes.
         **overrides: Fields of all recipes, as in :meth:`calibrant.train.Recipe.load`.
     """
 
@@ -63,7 +63,7 @@ class Study:
 
     @staticmethod
     def load(folder: str | Path | StudyFolder) -> "Study":
-        """A study from its folder, as it was saved."""
+        """Read a saved study from its folder."""
         place = StudyFolder(folder)
         result = place.result()
         study = Study.__new__(Study)
@@ -79,7 +79,7 @@ class Study:
                 study.state.done[run] = run.result()
             elif job.state == "failed":
                 study.state.failed[run] = job.problem
-        for done in study.finished:  # measures that are not those of the runs themselves
+        for done in study.finished:  # measures other than those of the runs themselves
             row = result[done.method]
             beyond = [key for key in row.before if measure(key).on == "outside"]
             if beyond:
@@ -97,7 +97,7 @@ class Study:
 
     @property
     def finished(self) -> list[Job]:
-        """Jobs that are done."""
+        """The finished jobs."""
         return [job for job in self.jobs if job.folder in self.state.done]
 
     # Training and measuring
@@ -111,12 +111,12 @@ class Study:
         force: bool = False,
         tell: Callable[[Job], None] = lambda job: None,  # noqa: ARG005
     ) -> "Study":
-        """Train what is missing; what fails is noted in ``state.failed`` and does not stop the others.
+        """Train the missing runs; failures are recorded in ``state.failed`` and do not stop the others.
 
         Args:
-            jobs: How many runs are trained at once on this machine, the cores divided among them.
+            jobs: Number of runs trained in parallel on this machine, which share its cores.
             launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
-            resources: What a run needs of a Ray cluster, such as ``{"gpu": 1}``.
+            resources: Ray resources per run, such as ``{"gpu": 1}``.
             force: Train everything again.
             tell: Called after each run that was trained or failed.
         """
@@ -128,7 +128,7 @@ class Study:
         return self
 
     def check_beyond(self, *, ood: Sequence[str] = (), shift: bool = False) -> None:
-        """Find out what :meth:`measure_beyond` lacks before hours of training, not after."""
+        """Check what :meth:`measure_beyond` needs before hours of training, not after."""
         if not ood and not shift:
             return
         with input_errors():
@@ -146,17 +146,17 @@ class Study:
         load: "Loader | None" = None,
         advance: Callable[[], Any] = lambda: None,
     ) -> None:
-        """Measure unknown data and corrupted test images too; they become columns of the table.
+        """Also measure OOD data and corrupted test images, which become columns of the table.
 
         Args:
-            ood: Unknown data, see :func:`calibrant.data.unknown`.
+            ood: OOD data, see :func:`calibrant.data.unknown`.
             shift: Whether to corrupt test images.
             load: Loads the network of a run.
             advance: Called after each run, for a progress bar.
         """
         if not ood and not shift:
             return
-        from calibrant.evaluation import TrainedNetwork, detect, measure_shift  # noqa: PLC0415 - Lightning takes a while
+        from calibrant.evaluation import TrainedNetwork, detect, measure_shift  # noqa: PLC0415 - Lightning is slow to import
 
         root = self.recipe.data.root
         loader = load or (lambda folder: TrainedNetwork.load(folder, root=root, allow_code=self.allow_code))
@@ -183,10 +183,10 @@ class Study:
         """Refuse calibrators that do not exist, before anything is trained."""
         return check_methods(methods, dense=True)
 
-    # What comes out
+    # Results
 
     def metrics(self, wanted: Sequence[str] = ()) -> list[str]:
-        """Keys of the measures that tables show: those wanted, or saved, or the usual ones; ``["all"]`` stands for all."""
+        """Keys of the measures that tables show: those requested, saved, or the default ones; ``["all"]`` stands for all."""
         dense = any(result.test.dense for result in self.state.done.values())
         keys = list(wanted) or self.shown or usual(dense)
         if keys == ["all"]:
@@ -205,7 +205,7 @@ class Study:
 
     @property
     def title(self) -> str:
-        """What is measured, on how much data and how often."""
+        """Recipe, test samples, seeds, epochs and bins."""
         test = next(iter(self.state.done.values())).test
         seeds, epochs = len({job.seed for job in self.jobs}), self.recipe.epochs
         return (
@@ -214,7 +214,7 @@ class Study:
         )
 
     def summarise(self, metrics: Sequence[str] = ()) -> StudyResult:
-        """Mean and spread over seeds, and what is significant."""
+        """Mean and spread over seeds, and significance."""
         if not self.state.done:
             raise InputError(f"{self.folder}: no run is finished; call run() first")
         records = [
@@ -235,7 +235,7 @@ class Study:
         return StudyTable(self.summarise(metrics))
 
     def save(self, metrics: Sequence[str] = ()) -> StudyResult:
-        """Write tables, the figure of all methods, and what :meth:`load` reads."""
+        """Write the tables, the figure of all methods, and the file that :meth:`load` reads."""
         result = self.summarise(metrics)
         table = StudyTable(result)
         for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
@@ -247,7 +247,7 @@ class Study:
         return result
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report of the study as it was saved, and return where it is."""
+        """Write the report of the saved study, and return its path."""
         place = Path(path) if path else self.folder.report
         if not self.folder.there:
             self.save()

@@ -14,7 +14,7 @@ from calibrant.train.engine import FORMAT
 
 
 def newest_checkpoint(folder: RunFolder, recipe: Recipe, *, say: bool = True) -> Path | None:
-    """The newest checkpoint that is whole and belongs to this run; others are named and passed over."""
+    """The newest complete checkpoint of this run; others are skipped with a warning."""
     for name in ("last", "previous"):
         path = folder.checkpoint(name)
         if not path.exists():
@@ -23,7 +23,7 @@ def newest_checkpoint(folder: RunFolder, recipe: Recipe, *, say: bool = True) ->
             load_checkpoint(path, recipe)
         except InputError as error:
             if say:
-                warnings.warn(f"{error}; it is passed over", UserWarning, stacklevel=3)
+                warnings.warn(f"{error}; it is skipped", UserWarning, stacklevel=3)
             continue
         return path
     return None
@@ -33,15 +33,15 @@ def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
     """Read a checkpoint without running code.
 
     Raises:
-        InputError: If it is cut short or foreign.
+        InputError: If it is truncated, or not one of this recipe.
     """
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise InputError(f"{path} cannot be read, it may be cut short ({type(error).__name__})") from error
+        raise InputError(f"{path} cannot be read; it may be truncated ({type(error).__name__})") from error
     mark = content.get("calibrant") if isinstance(content, dict) else None
     if not isinstance(mark, dict) or mark.get("format") != FORMAT:
-        raise InputError(f"{path} is not a checkpoint of calibrant")
+        raise InputError(f"{path} is not a calibrant checkpoint")
     difference = Recipe.load(mark["recipe"]).difference(recipe)
     if difference:
         raise InputError(f"{path} belongs to another recipe ({difference})")
@@ -49,7 +49,7 @@ def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
 
 
 def load_weights(recipe: Recipe, folder: RunFolder, network: nn.Module) -> int:
-    """Give a network the weights of the checkpoint that is reported, and return its epoch."""
+    """Load the weights of the reported checkpoint into a network, and return its epoch."""
     best = folder.checkpoint("best")
     content = load_checkpoint(best if recipe.select != "last" and best.exists() else folder.checkpoint("last"), recipe)
     weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}

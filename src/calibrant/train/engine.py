@@ -28,7 +28,7 @@ class DivergedError(RuntimeError):
 
 
 class Module(lightning.LightningModule):
-    """A network and its loss, trained as a recipe says.
+    """A network and its loss, trained according to a recipe.
 
     Args:
         recipe: The recipe.
@@ -81,12 +81,12 @@ class Module(lightning.LightningModule):
         return make_optimizer(self.network, self.recipe)
 
     def on_train_epoch_start(self) -> None:
-        """Everything random follows from seed and epoch: what comes is the same after a restart."""
+        """Derive everything random from seed and epoch, so that a restart changes nothing."""
         seed_epoch(self.recipe.seed, self.current_epoch, self.global_rank)
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
         if isinstance(self.loss, AdaptiveLoss):
-            self.loss.watched()  # what was watched before an epoch that is not validated is forgotten
+            self.loss.watched()  # drop what was watched in epochs without validation
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this step."""
@@ -115,12 +115,12 @@ class Module(lightning.LightningModule):
     # Validation
 
     def on_validation_epoch_start(self) -> None:
-        """Start anew."""
+        """Reset the measures."""
         self._panel.reset()
         self._sums = torch.zeros(2, dtype=torch.float64)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Measure, and let an adaptive loss look."""
+        """Measure, and let an adaptive loss observe."""
         del batch_idx
         x, y, _ = batch
         outputs = self.network(x).float()
@@ -136,7 +136,7 @@ class Module(lightning.LightningModule):
             self.loss.observe(outputs, y)
 
     def on_validation_epoch_end(self) -> None:
-        """Results of all processes, and the new weights of an adaptive loss."""
+        """Compute the results of all processes, and adapt an adaptive loss."""
         if self.trainer.sanity_checking:
             return
         self.result = self._panel.compute(sync=True)
@@ -159,8 +159,8 @@ class Module(lightning.LightningModule):
 class Keeper(lightning.Callback):
     """Writes history and checkpoints at the end of each epoch, so that the two always agree.
 
-    The order is: history in memory, checkpoint ``last.ckpt`` (the one before stays as ``previous.ckpt``), then the
-    files that are made from it. Whatever is killed at whatever moment, the newest complete checkpoint holds everything.
+    The order is: history in memory, checkpoint ``last.ckpt`` (the one before stays as ``previous.ckpt``), then the files
+    made from it. Whenever the process is killed, the newest complete checkpoint holds everything.
 
     Args:
         folder: The run folder.
@@ -182,7 +182,7 @@ class Keeper(lightning.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up where a checkpoint was written."""
+        """Restore the state of a checkpoint."""
         self.rows, self.best = state_dict["rows"], state_dict["best"]
         self.learned = {name: list(path) for name, path in state_dict["learned"].items()}
 
@@ -192,7 +192,7 @@ class Keeper(lightning.Callback):
         checkpoint["calibrant"] = {"format": FORMAT, "recipe": pl_module.recipe.to_dict()}
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Add the epoch."""
+        """Record the epoch."""
         assert isinstance(pl_module, Module)  # noqa: S101
         epoch = trainer.current_epoch
         self.rows = [row for row in self.rows if row["epoch"] < epoch]
@@ -219,7 +219,7 @@ class Keeper(lightning.Callback):
             self.folder.write_history(self.rows, learned)
 
     def _keep_learned(self, loss: AdaptiveLoss) -> dict[str, float]:
-        """Add what the loss has learned to its path, and return what it wants logged."""
+        """Record the learned state of the loss, and return the values to log."""
         buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
         for name, value in {**buffers, **loss.watched()}.items():
             self.learned.setdefault(name, []).append(value)
@@ -248,7 +248,7 @@ class Keeper(lightning.Callback):
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
-    """Seed dropout and whatever else draws from torch's own generator."""
+    """Seed dropout and everything else that uses torch's global generator."""
     torch.manual_seed((seed * 1_000_003 + epoch) * 1009 + 500 + rank)
 
 
@@ -268,7 +268,7 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
-    """Learning rate at a time in epochs; a function of nothing else, so that a restart cannot lose it."""
+    """Learning rate at a time in epochs; it depends on nothing else, so that a restart cannot lose it."""
     spec: Schedule = recipe.schedule
     top = recipe.optimizer.lr
     if epoch < spec.warmup:

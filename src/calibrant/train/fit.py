@@ -1,4 +1,4 @@
-"""From a recipe to a run folder that holds the proof."""
+"""From a recipe to a run folder."""
 
 import logging
 import os
@@ -39,14 +39,14 @@ from calibrant.train.progress import Bar
 def fit(
     recipe: Recipe, folder: str | Path | RunFolder, *, force: bool = False, quiet: bool = False, allow_code: bool = False
 ) -> Run | None:
-    """Train, or resume training, or return what is there already.
+    """Train, resume training, or return a finished run.
 
     Args:
-        recipe: What to do.
-        folder: Where the run goes. A run that was interrupted is resumed, a finished one is returned as it is.
+        recipe: The recipe.
+        folder: The run folder. An interrupted run is resumed, a finished one is returned.
         force: Start over.
-        quiet: No progress bar.
-        allow_code: Let the recipe name code outside calibrant.
+        quiet: Show no progress bar.
+        allow_code: Allow code from outside calibrant in the recipe.
 
     Returns:
         The run; None in all but the first process of a distributed job.
@@ -109,7 +109,7 @@ def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[n
 def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> lightning.Trainer:
     """Lightning's trainer, with the recipe's options."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # what is left is ours to say
+        logging.getLogger(name).setLevel(logging.WARNING)  # calibrant reports the rest itself
     options = {"logger": False, **recipe.trainer}
     if isinstance(options["logger"], str):
         options["logger"] = _logger(options["logger"], folder)
@@ -195,13 +195,13 @@ def _fingerprints(data: DataSet) -> dict[str, dict[str, int | str]]:
 
 
 def same_data(folder: RunFolder, data: DataSet) -> None:
-    """Refuse data other than that which a run was started on."""
+    """Refuse data that differs from what a run was started on."""
     before = folder.environment()
     if before is not None and before.data != _fingerprints(data):
         raise InputError(f"{folder} was started on other data (see its environment.json); restore it, or start over")
 
 
-# The end
+# Finishing
 
 
 def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module, loss: Loss, device: torch.device) -> Run:
@@ -238,11 +238,11 @@ def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module,
 def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
     """Measures of validation and test predictions, and of test after temperature scaling on validation.
 
-    What is in ``live`` is measured from there, on all pixels, instead of from the file, which holds a grid of them.
+    Predictions in ``live`` are measured on all pixels, not from the file, which holds only a grid of them.
     """
     files = {part: folder.open(part) for part in ("validation", "test")}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a network that is always right on few samples has no best temperature
+        warnings.simplefilter("ignore")  # a network that is always correct on few samples has no best temperature
         scaling = TemperatureScaling().fit(*files["validation"].read_all())
     options: dict[str, Any] = {"num_bins": num_bins, "resamples": resamples}
     sources = {**files, **live}
@@ -251,11 +251,11 @@ def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions
     return {**found, "temperature": float(scaling.temperature_), "test_after_temperature": after}
 
 
-# Trying it out
+# Dry run
 
 
 def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
-    """Resolve everything, run two batches of training and validation, and estimate the time.
+    """Check the recipe, run two batches of training and validation, and estimate the training time.
 
     Returns:
         Samples, parameters, seconds per batch, and hours for the whole run on this machine.
@@ -285,7 +285,7 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
 
 
 class _Clock(lightning.Callback):
-    """Times batches; of two, the second, for the first one warms up."""
+    """Times batches; of two, the second, as the first is a warm-up."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {"train": [], "validation": []}

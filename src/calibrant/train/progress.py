@@ -21,7 +21,7 @@ class Bar(lightning.Callback):
         self.results = ""
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Show it, in the first process and on a terminal."""
+        """Show the bar, in the first process and on a terminal."""
         del pl_module
         module = require("rich.progress", "a progress bar")
         console = require("rich.console", "a progress bar").Console(stderr=True)
@@ -40,19 +40,19 @@ class Bar(lightning.Callback):
         self.steps = self.bar.add_task("batches", total=int(trainer.num_training_batches), results="")
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Begin counting batches anew."""
+        """Restart the count of batches."""
         del pl_module
         if self.bar is not None and self.steps is not None:
             self.bar.reset(self.steps, total=int(trainer.num_training_batches), results="")
 
     def on_train_batch_end(self, *arguments: Any) -> None:
-        """One more batch."""
+        """Advance by one batch."""
         if self.bar is not None and self.steps is not None:
             self.bar.advance(self.steps)
             self.bar.update(self.steps, results=f"loss {float(arguments[2]['loss']):.4f}")
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """What came out."""
+        """Show the validation results."""
         del trainer
         result, loss = getattr(pl_module, "result", None), getattr(pl_module, "loss", None)
         if self.bar is None or result is None:
@@ -62,19 +62,19 @@ class Bar(lightning.Callback):
             self.results += f", {loss.summary()}"
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """One more epoch."""
+        """Advance by one epoch."""
         del trainer, pl_module
         if self.bar is not None and self.epochs is not None:
             self.bar.advance(self.epochs)
             self.bar.update(self.epochs, results=self.results)
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """Take it away, also after an error."""
+        """Remove the bar, also after an error."""
         del trainer, pl_module, stage
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
     def on_exception(self, *arguments: Any) -> None:
-        """Take it away before the error is shown."""
+        """Remove the bar before the error is shown."""
         self.teardown(arguments[0], arguments[1], "fit")
