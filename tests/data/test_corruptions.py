@@ -248,7 +248,7 @@ def test_images_of_sixteen_bits_are_scaled(tmp_path: Path) -> None:
 def test_a_picture_is_not_a_text(tmp_path: Path) -> None:
     part = Texts(torch.tensor([1, 2], dtype=torch.int32), torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
     class_tree(tmp_path / "other", {"a": 1})
-    with pytest.raises(ValueError, match="JPEG is not a text"):
+    with pytest.raises(ValueError, match="JPEG is not a text file"):
         data.unknown("other", data.DataSet("texts", ["a", "b"], part, part, part, vocabulary=["moon"]), root=tmp_path)
 
 

@@ -243,11 +243,11 @@ def test_missing_vectors_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a 1 2 3\nx 1 2\nb 1 2\n", "line 3: 2 numbers, where the lines before have 3"),
+        (b"a 1 2 3\nx 1 2\nb 1 2\n", "line 3: 2 numbers, but the lines before have 3"),
         (b"x 1 2 3\nb 1 zwei 3\n", "line 2: expected a word and numbers, got 'b 1 zwei 3"),
-        (b"x 1 2 3\ny 1 2 3\n", "has no vector of any of the 2 words; is it a file of word vectors?"),
-        (b"PK\x03\x04\xff\xfe\x00\x80 binary \x81\n", "has no vector of any of the 2 words; is it a file of word vectors?"),
-        (b"", "has no vector of any of the 2 words"),
+        (b"x 1 2 3\ny 1 2 3\n", "has no vector for any of the 2 words; is it a file of word vectors?"),
+        (b"PK\x03\x04\xff\xfe\x00\x80 binary \x81\n", "has no vector for any of the 2 words; is it a file of word vectors?"),
+        (b"", "has no vector for any of the 2 words"),
     ],
     ids=["ragged", "no number", "other words", "binary", "empty"],
 )
@@ -323,7 +323,7 @@ def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> 
     (tmp_path / "20_newsgroups" / "sci.med").mkdir(parents=True)
     with pytest.raises(MissingDataError, match="20_newsgroups holds no articles: expected GROUP/ARTICLE"):
         data.create("newsgroups20", root=tmp_path)
-    with pytest.raises(MissingDataError, match="mine does not exist, nor does it under .*: expected CLASS/TEXT files"):
+    with pytest.raises(MissingDataError, match="mine does not exist, neither as given nor under .*: expected CLASS/TEXT"):
         data.create("texts", path="mine", root=tmp_path)
     (tmp_path / "mine").mkdir()
     with pytest.raises(MissingDataError, match="mine holds no texts: expected CLASS/TEXT files"):
@@ -344,11 +344,11 @@ def test_missing_texts_are_named_with_their_place_and_layout(tmp_path: Path) -> 
         (b"text,label\na,b\nc,\n", "line 3: .* no label"),
         (
             b"text,label\na,b\nbad, really bad,b\n",
-            "line 3: more fields than the header has; put texts with commas",
+            "line 3: more fields than the header has; quote texts that contain commas",
         ),
-        (b"text,label\na,b\nc,b\n", "at least 2 classes are needed; all 2 are of the class 'b'"),
+        (b"text,label\na,b\nc,b\n", "at least 2 classes are needed, but all 2 are of class 'b'"),
         (b"text,label\ncaf\xe9,b\n", "cannot be read as a csv in UTF-8"),
-        (b"text,label,part\na,b,test\nc,d,validation\n", "no texts of the part train, to train on"),
+        (b"text,label,part\na,b,test\nc,d,validation\n", "no texts to train on: none is of the part train"),
     ],
 )
 def test_bad_csvs_are_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -27,7 +27,7 @@ from calibrant.stats.resampling import (
     track,
 )
 
-#: Differences up to here are rounding errors, however little they vary.
+#: Differences up to this are rounding errors, however small their variance.
 ROUNDING = 1e-6
 
 

@@ -48,15 +48,15 @@ def shared_variance(
 ) -> float:
     """Variance over test sets of the mean difference between the runs of two methods.
 
-    The test samples (of dense predictions, the images) are resampled, the same ones for all runs.
+    The test samples (for dense predictions, the images) are resampled, the same ones for all runs.
 
     Args:
         a: Runs of the first method, all on the same samples in the same order.
         b: Runs of the second, on the same samples.
         resamples: Number of resamples.
-        seed: Makes it repeatable.
+        seed: Seed of the resampling.
     """
-    # A generator of the same seed for each: the same resamples for all.
+    # Each gets a generator with the same seed, hence the same resamples.
     draws = [source.draw_samples(np.random.default_rng(seed), resamples) for source in (*a, *b)]
     first, second = np.mean(draws[: len(a)], axis=0), np.mean(draws[len(a) :], axis=0)
     return float(np.var(first - second, ddof=1))

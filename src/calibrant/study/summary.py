@@ -1,4 +1,4 @@
-"""From runs to rows: mean and spread over seeds, before and after temperature scaling, and what is significant."""
+"""From runs to rows: mean and spread over seeds, before and after temperature scaling, and significance."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from calibrant.stats.resampling import Counts, Means, resampled
 from calibrant.study.jobs import Job
 from calibrant.tensors import for_measuring
 
-#: Measures in which methods are compared.
+#: Measures by which methods are compared.
 COMPARED = ("ece", "nll", "accuracy")
 
-#: Resamples of the test samples where there is one run of each method.
+#: Resamples of the test samples when each method has one run.
 RESAMPLES = 1000
 
-#: Other measures of runs, such as those on unknown data, before and after temperature scaling.
+#: Other measures of runs, such as those on OOD data, before and after temperature scaling.
 More = Mapping[RunFolder, Mapping[Stage, Mapping[str, float]]]
 
 
 def usual(dense: bool) -> list[str]:
-    """Keys of the measures that tables show unless something else is asked for."""
+    """Keys of the measures that tables show by default."""
     return [record.key for record in ranked(1, dense=dense)]
 
 
@@ -69,10 +69,10 @@ def summarise(
 
 
 def _compare(first: Sequence[Job], other: Sequence[Job], done: Mapping[RunFolder, RunResult]) -> dict[str, stats.Comparison]:
-    """Two methods on the seeds that both have.
+    """Compare two methods on the seeds that both have.
 
     Runs are the unit: the differences of several seeds are compared by :func:`calibrant.stats.compare_runs`, with the
-    variance due to the test set if all seeds share it. One run of each is compared by its test samples, which says
+    variance due to the test set if all seeds share it. With one run each, test samples are compared, which says
     something about these two networks, not about the methods.
     """
     of_seed = {job.seed: job for job in first}
@@ -96,7 +96,7 @@ def _compare(first: Sequence[Job], other: Sequence[Job], done: Mapping[RunFolder
 
 
 class Tested(NamedTuple):
-    """What comparisons need of a run's test predictions, which is far less than its logits."""
+    """What comparisons need of a run's test predictions, far less than its logits."""
 
     target: Tensor
     sources: dict[str, Counts | Means]
@@ -112,7 +112,7 @@ def _tested(job: Job) -> Tested:
 def posthoc_errors(
     jobs: Sequence[Job], done: Mapping[RunFolder, RunResult], methods: Sequence[str]
 ) -> dict[str, dict[str, list[float]]]:
-    """ECE over seeds after calibrators that are fitted on each run's validation predictions, by method and calibrator."""
+    """ECE over seeds after calibrators fitted on each run's validation predictions, by method and calibrator."""
     found: dict[str, dict[str, list[float]]] = {}
     for job in jobs:
         if job.folder not in done:
