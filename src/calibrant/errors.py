@@ -23,7 +23,7 @@ class MissingDataError(InputError, FileNotFoundError):
 
 @contextlib.contextmanager
 def input_errors(where: str = "") -> Iterator[None]:
-    """Turn errors about bad values into an :class:`InputError`; ``where`` is put in front of the sentence."""
+    """Turn errors about bad values into an :class:`InputError`; ``where`` is prepended to the message."""
     try:
         yield
     except InputError as error:

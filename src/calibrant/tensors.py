@@ -29,7 +29,7 @@ class Samples(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some samples that are worked on at once.
+    """Some samples that are processed at once.
 
     Attributes:
         logits: ``(n, K)`` or ``(n, K, pixels)``, at least float32.
@@ -44,7 +44,7 @@ class Block(NamedTuple):
     places: Tensor | None
 
     def pick(self, values: Tensor) -> Tensor:
-        """Those of ``values``, one for each sample, that are kept, as a vector."""
+        """Those of ``values``, one per sample, that are not ignored, as a vector."""
         return values.flatten() if self.places is None else values.flatten()[self.places]
 
 
@@ -111,9 +111,9 @@ def _checked(logits: Tensor, target: Tensor, ignore_index: int, num_classes: int
 
 
 def blocks(samples: Samples) -> Iterator[Block]:
-    """Cut samples into parts of ``(n, K)`` or ``(n, K, pixels)`` logits that are worked on without leaving the cache.
+    """Split samples into blocks of ``(n, K)`` or ``(n, K, pixels)`` logits that stay in cache.
 
-    Accelerators get large parts instead, for which starting the work is the cost. Logits are at least float32 in each part.
+    Accelerators get large blocks instead, as launching work is what costs there. Logits are at least float32 in each block.
     """
     logits = samples.logits
     size, classes = logits.shape[:2]
@@ -146,7 +146,7 @@ def from_probs(probs: Tensor, tolerance: float = 1e-3) -> Tensor:
         tolerance: How far a sum may be from 1; rounded probabilities of many classes may need more than the default.
 
     Raises:
-        ValueError: If something in ``probs`` is no probability; it names the first row.
+        ValueError: If a value is not a probability; the message names the first row.
     """
     if not isinstance(probs, Tensor) or not probs.is_floating_point() or probs.dim() < 2:
         what = f"{_describe(probs)} of shape {_shape(probs)}" if isinstance(probs, Tensor) else type(probs).__name__
@@ -169,7 +169,7 @@ def from_probs(probs: Tensor, tolerance: float = 1e-3) -> Tensor:
 
 
 def reduce(values: Tensor, kept: Tensor, reduction: Reduction) -> Tensor:
-    """Reduce ``values`` ``(N, *spatial)`` over what is kept; nothing kept gives 0 with zero gradient."""
+    """Reduce ``values`` ``(N, *spatial)`` over what is not ignored; if nothing is left, 0 with zero gradient."""
     values = torch.where(kept, values, 0)
     if reduction == "none":
         return values
@@ -190,12 +190,12 @@ def _at_least_single(logits: Tensor) -> Tensor:
 
 
 def double(tensor: Tensor) -> Tensor:
-    """``tensor`` in float64, moved to the CPU where its device does not know that type."""
+    """``tensor`` in float64, moved to the CPU if its device does not support that."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def sum_double(tensor: Tensor, dim: list[int]) -> Tensor:
-    """Sum in float64, on the CPU where the device does not know that type."""
+    """Sum in float64, on the CPU if the device does not support that."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).sum(dim=dim, dtype=torch.float64)
 
 

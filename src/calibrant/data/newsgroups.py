@@ -17,7 +17,7 @@ from calibrant.data.texts import encode, learn_vocabulary, words
 from calibrant.errors import MissingDataError
 from calibrant.extras import require
 
-#: Of the 19,997 articles, those that the papers validate and test on.
+#: Fractions of the 19,997 articles that the papers hold out for validation and test.
 VALIDATION, TEST = 900 / 19_997, 0.2
 
 
@@ -34,11 +34,11 @@ def newsgroups20(
 ) -> DataSet:
     """20 Newsgroups without the articles' headers, split as in the papers: 15,098 / 900 / 3,999 of the 19,997 articles.
 
-    The set sorted by date, of 18,846 articles, is split in the same proportions. The vocabulary is that of the training
-    part; the released code takes it from all articles.
+    The "bydate" version, of 18,846 articles, is split in the same proportions. The vocabulary is that of the training part;
+    the released code builds it from all articles.
 
     Args:
-        root: Folder of all data; the articles are in ``20_newsgroups/GROUP/*``, or ``20news-bydate-{train,test}/GROUP/*``.
+        root: Data folder; the articles are in ``20_newsgroups/GROUP/*``, or ``20news-bydate-{train,test}/GROUP/*``.
         validation: Articles held out for validation, a number or a fraction.
         test: Articles held out for the test, a number or a fraction.
         seed: Which ones.
@@ -87,25 +87,25 @@ def text_files(
     length: int = 1000,
     vectors: str | None = None,
 ) -> DataSet:
-    """Texts of one's own: a folder ``CLASS/*``, or a csv with the columns ``text`` and ``label``.
+    """Your own texts: a folder ``CLASS/*``, or a csv with the columns ``text`` and ``label``.
 
-    What is held out is drawn at random, unless the folder is ``{train,validation,test}/CLASS/*``, or the csv has a column
+    Held-out texts are drawn at random, unless the folder is ``{train,validation,test}/CLASS/*``, or the csv has a column
     ``part`` with these words.
 
     Args:
-        path: Folder or csv, alone or under ``root``.
-        root: Folder of all data.
+        path: Folder or csv, as given or under ``root``.
+        root: Data folder.
         validation: Texts held out for validation, a number or a fraction.
         test: Texts held out for the test, a number or a fraction.
-        seed: Which ones.
-        vocabulary: Words that are known, padding included.
-        length: Words of a text that are kept, the last ones.
-        vectors: File of word vectors, such as ``glove.6B.100d.txt``; trained vectors if not given.
+        seed: Seed of the split.
+        vocabulary: Size of the vocabulary, including padding.
+        length: Words kept of a text, from its end.
+        vectors: File of word vectors, such as ``glove.6B.100d.txt``; vectors are trained if not given.
     """
     found = locate(path, root)
     if found is None:
         raise MissingDataError(
-            f"{path} does not exist, nor does it under {data_root(root)}: expected CLASS/TEXT files, or a csv of texts"
+            f"{path} does not exist, neither as given nor under {data_root(root)}: expected CLASS/TEXT files or a csv"
         )
     texts, labels, parts = read_texts(found)
     return from_texts(
@@ -140,7 +140,7 @@ def from_texts(
     whole("length", length, 1)
     classes = sorted(set(labels))
     if len(classes) < 2:
-        raise ValueError(f"texts of at least 2 classes are needed; all {len(texts)} are of the class {classes[0]!r}")
+        raise ValueError(f"texts of at least 2 classes are needed, but all {len(texts)} are of class {classes[0]!r}")
     number = {label: k for k, label in enumerate(classes)}
     y = torch.tensor([number[label] for label in labels])
     split = _split(len(texts), validation, test, seed, parts)
@@ -153,16 +153,16 @@ def from_texts(
 
 
 def _split(count: int, validation: float, test: float, seed: int, parts: Sequence[str]) -> dict[str, Tensor]:
-    """Numbers of the samples of each part: as ``parts`` says, and what it does not say from one shuffle."""
+    """Indices of the samples of each part: as given by ``parts``; the parts it does not name come from one shuffle."""
     in_range("validation", validation, 0)
     in_range("test", test, 0)
     given = {name: [i for i, part in enumerate(parts) if part == name] for name in ("train", "validation", "test")}
     pool = torch.tensor(given["train"] if parts else range(count), dtype=torch.int64)
     if not len(pool):
-        raise ValueError("there are no texts of the part train, to train on")
+        raise ValueError("there are no texts to train on: none is of the part train")
     order = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))]
     split = {name: torch.tensor(own) for name, own in given.items() if name != "train" and own}
-    for name, held in (("test", test), ("validation", validation)):  # in this order, as the released code
+    for name, held in (("test", test), ("validation", validation)):  # in this order, as in the released code
         if name in split:
             continue
         number = round(held * len(pool)) if held < 1 else int(held)
@@ -179,14 +179,14 @@ def without_header(article: str) -> str:
 
 
 def find_vectors(path: str | None, root: str | Path | None) -> Path | None:
-    """The file of word vectors, alone or under the root."""
+    """The file of word vectors, as given or under the root."""
     if path is None:
         return None
     found = locate(path, root) or locate(Path("glove") / path, root)
     if found is None:
         raise MissingDataError(
             f"the word vectors {path} are not in {data_root(root)}: expected {data_root(root) / path}, "
-            "a word and its numbers on each line (glove.6B.zip of the GloVe project holds it); pass "
+            "a word and its numbers on each line, as in glove.6B.zip of the GloVe project; pass "
             "`data.options.vectors=null` to train vectors instead"
         )
     return found
@@ -207,17 +207,17 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Tensor:
                 row = torch.tensor([float(value) for value in values])
             except ValueError as error:
                 if table is not None and len(values) > table.shape[1]:
-                    continue  # a word with a space in it, of which glove.840B.300d has some
+                    continue  # a word with a space in it, as in glove.840B.300d
                 raise ValueError(f"{path}, line {line_number}: expected a word and numbers, got {line[:40]!r}") from error
             if table is None:
                 table = torch.zeros(len(vocabulary) + 1, len(row))
             if len(row) != table.shape[1]:
                 raise ValueError(
-                    f"{path}, line {line_number}: {len(row)} numbers, where the lines before have {table.shape[1]}"
+                    f"{path}, line {line_number}: {len(row)} numbers, but the lines before have {table.shape[1]}"
                 )
             table[place] = row
     if table is None:
-        raise ValueError(f"{path} has no vector of any of the {len(vocabulary):,} words; is it a file of word vectors?")
+        raise ValueError(f"{path} has no vector for any of the {len(vocabulary):,} words; is it a file of word vectors?")
     return table
 
 
@@ -225,7 +225,7 @@ def read_vectors(path: Path, vocabulary: Sequence[str]) -> Tensor:
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
-    """Texts, classes, and parts if these are given, of a folder or csv."""
+    """Texts, classes and, if given, parts of a folder or csv."""
     if path.is_dir():
         names = [name for name in ("train", "validation", "val", "test") if (path / name).is_dir()]
         names = names if "train" in names else []
@@ -241,7 +241,7 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
 
 
 def _folder(folder: Path, encoding: str | None = None) -> tuple[list[str], list[str]]:
-    """Texts and classes of ``CLASS/*``; in UTF-8, or latin-1 where they are not, if no encoding is given."""
+    """Texts and classes of ``CLASS/*``; without an encoding, in UTF-8, or else latin-1."""
     files = [path for own in sorted(folder.iterdir()) if own.is_dir() for path in sorted(own.rglob("*")) if path.is_file()]
     return [_read(path, encoding) for path in files], [path.relative_to(folder).parts[0] for path in files]
 
@@ -252,7 +252,7 @@ def _read(path: Path, encoding: str | None) -> str:
     except UnicodeDecodeError:
         text = path.read_text("latin-1")
     if "\0" in text:
-        raise ValueError(f"{path} is not a text")
+        raise ValueError(f"{path} is not a text file")
     return text
 
 
@@ -267,7 +267,7 @@ def _fetched(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
-    """Columns text, label and perhaps part."""
+    """Columns text, label and optionally part."""
     csv.field_size_limit(sys.maxsize)
     rows: list[tuple[str, str, str]] = []
     try:
@@ -279,7 +279,7 @@ def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:
             for row in reader:
                 if None in row:
                     raise ValueError(
-                        f"{path}, line {reader.line_num}: more fields than the header has; put texts with commas in quotes"
+                        f"{path}, line {reader.line_num}: more fields than the header has; quote texts that contain commas"
                     )
                 if row["text"] is None or not row["label"]:
                     lost = "text" if row["text"] is None else "label"

@@ -1,4 +1,4 @@
-"""A recipe: everything that makes a training run what it is."""
+"""A recipe: everything that defines a training run."""
 
 import importlib
 import inspect
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 #: Fields that say where and how fast, not what: a run goes on when they change.
 CIRCUMSTANCES = (("about",), ("data", "root"), ("data", "workers"), ("data", "download"), ("trainer",))
-#: Groups of fields of which the first may be given by the group's name alone, such as ``loss="mbls"``; of some, fields that
-#: do not exist are options of what is named, such as ``loss.margin``.
+#: Groups whose first field may be given by the group's name alone, such as ``loss="mbls"``; in some, unknown fields are
+#: options of what is named, such as ``loss.margin``.
 GROUPS = {"loss": True, "model": True, "data": False, "optimizer": False, "schedule": False}
 
 
@@ -35,7 +35,7 @@ class LongTail:
     """How the training set is cut down to a long tail.
 
     Attributes:
-        ratio: How many times as many samples the largest class keeps as the smallest.
+        ratio: Imbalance ratio, samples of the largest class over those of the smallest.
         kind: Shape: exp, pareto or step.
     """
 
@@ -58,12 +58,12 @@ class Data:
         seed: Which samples are held out; the seed of the run if not given.
         download: Let torchvision or scikit-learn download what is missing.
         long_tail: Cut the training set down to a long tail.
-        limit: At most so many samples of each part, to try things out.
+        limit: Maximum number of samples in each part, for quick experiments.
         options: Other options of the data set's function.
         size: Side of the images that the network sees, for images read from files.
-        longest: Longest side that segmented images are scaled to before a crop of this size; as they are if not given.
-        stride: Of segmented images, every n-th row and column of the logits is written to the run folder.
-        workers: Processes that read files.
+        longest: Longest side that segmented images are scaled to before a crop of this size; not scaled if not given.
+        stride: For segmentation, every n-th row and column of the logits is written to the run folder.
+        workers: Worker processes that read files.
     """
 
     name: str = "digits"
@@ -88,7 +88,7 @@ class Model:
 
     Attributes:
         name: A network by name, timm:NAME, or smp:NAME for segmentation.
-        options: Of the network, such as width of the small CNN.
+        options: Options of the network, such as width of the small CNN.
         compile: Compile it with torch.compile.
     """
 
@@ -118,9 +118,9 @@ class Optimizer:
     Attributes:
         name: sgd, adam or adamw.
         lr: Learning rate.
-        momentum: Of sgd.
+        momentum: Momentum of sgd.
         weight_decay: L2 penalty, or decoupled decay of adamw.
-        nesterov: Of sgd.
+        nesterov: Nesterov momentum for sgd.
         decay_all: Also decay biases and normalisation weights.
     """
 
@@ -140,9 +140,9 @@ class Schedule:
         name: constant, step or cosine.
         milestones: Epochs at which step multiplies it by factor.
         factor: What step multiplies it by.
-        warmup: Epochs of linear growth from warmup_lr.
-        warmup_lr: Where it starts.
-        minimum: Where cosine ends.
+        warmup: Epochs of linear warm-up from warmup_lr.
+        warmup_lr: Learning rate at the start of the warm-up.
+        minimum: Learning rate at the end of cosine.
     """
 
     name: Literal["constant", "step", "cosine"] = "constant"
@@ -158,8 +158,8 @@ class Recipe:
     """A training run.
 
     Attributes:
-        name: What it is called; the folder of its runs.
-        about: A sentence on where it comes from.
+        name: Name of the recipe, and of the folder of its runs.
+        about: One sentence about its origin.
         data: Where samples come from.
         model: The network.
         loss: The training loss.
@@ -167,15 +167,15 @@ class Recipe:
         optimizer: How weights are updated.
         schedule: How the learning rate changes.
         epochs: Passes over the training set.
-        batch_size: Samples of one update, over all processes.
-        eval_batch_size: Samples of one batch of validation and test.
+        batch_size: Samples per update, over all processes.
+        eval_batch_size: Samples per batch in validation and test.
         drop_last: Leave out the last batch of an epoch if it is smaller.
         augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
             random erasing) or segmentation (crop, flip and colour jitter of images with masks).
-        validate_every: Epochs from one validation, and one update of an adaptive loss, to the next.
+        validate_every: Epochs between validations, which also update adaptive losses.
         select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
-        num_bins: Number of bins of the calibration errors.
-        seed: Of weights, order and augmentation.
+        num_bins: Number of bins for the calibration errors.
+        seed: Seed of weights, order and augmentation.
         trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
     """
 
@@ -205,12 +205,12 @@ class Recipe:
         """Read a recipe, and override some of its fields.
 
         Args:
-            source: Name of a recipe that calibrant ships, a .yaml, a mapping of fields, or a recipe.
+            source: Name of a built-in recipe, a .yaml, a mapping of fields, or a recipe.
             **overrides: Fields: ``epochs=3``, ``loss="mbls"``, ``optimizer={"lr": 1e-3}``, or with dots,
-                ``**{"loss.margin": 6}``; an empty mapping clears what is there, as ``data={"options": {}}``.
+                ``**{"loss.margin": 6}``; an empty mapping clears a group, as in ``data={"options": {}}``.
 
         Raises:
-            InputError: If there is no such recipe, or a field is not known or of another type.
+            InputError: If there is no such recipe, or a field is unknown or has the wrong type.
         """
         if isinstance(source, Recipe):
             content, name = source.to_dict(), source.name
@@ -233,7 +233,7 @@ class Recipe:
         return from_fields(cls, content, where)
 
     def to_dict(self) -> dict[str, Any]:
-        """In plain Python types."""
+        """As plain Python types."""
         return asdict(self)
 
     def to_yaml(self) -> str:
@@ -242,7 +242,7 @@ class Recipe:
         return text
 
     def difference(self, other: "Recipe") -> str:
-        """The first field in which another recipe differs, circumstances such as the number of workers aside, or nothing."""
+        """The first field that differs in another recipe, ignoring circumstances such as the number of workers; or ""."""
         mine, theirs = (_flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
         for path in dict.fromkeys([*mine, *theirs]):
             if any(tuple(path.split("."))[: len(part)] == part for part in CIRCUMSTANCES):
@@ -255,7 +255,7 @@ class Recipe:
     # Checks
 
     def check(self, *, allow_code: bool = False) -> None:
-        """Refuse what cannot work, with the field's path and what is allowed."""
+        """Refuse what cannot work, naming the field's path and what is allowed."""
         for path, name, known in (
             ("data.name", self.data.name, datasets.DATA),
             ("model.name", self.model.name, models.MODELS),
@@ -292,7 +292,7 @@ class Recipe:
                 f"select is {self.select}, but with validate_every = {self.validate_every} there is no validation"
             )
 
-    # What it stands for
+    # Building
 
     def load_data(self, *, allow_code: bool = False) -> "DataSet":
         """The data set, with its long tail."""
@@ -302,7 +302,7 @@ class Recipe:
         known = datasets.DATA.get(spec.name)
         function = known.load() if known is not None else import_name(spec.name, allow_code=allow_code)
         accepted = inspect.signature(function).parameters
-        where = {"root": spec.root, "seed": seed, "download": spec.download}  # which not every data set has
+        where = {"root": spec.root, "seed": seed, "download": spec.download}  # not every data set takes these
         options = {**spec.options, "path": spec.path, "validation": held}
         options |= {name: value for name, value in where.items() if name in accepted}
         found = datasets.create(function, **options)
@@ -312,7 +312,7 @@ class Recipe:
         return replace(found, validation=datasets.altered(found.validation, spec.validation_set, found.num_classes, seed))
 
     def build_model(self, num_classes: int, facts: Mapping[str, Any], *, allow_code: bool = False) -> "nn.Module":
-        """The network, which is told the facts about its inputs."""
+        """The network, built with the facts about its inputs."""
         if self.model.name in models.MODELS or self.model.name.startswith(models.PREFIXES):
             return models.create(self.model.name, num_classes, **facts, **self.model.options)
         function = import_name(self.model.name, allow_code=allow_code)
@@ -333,21 +333,21 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeEntry(Entry):
-    """A recipe that calibrant ships."""
+    """A built-in recipe."""
 
     def load(self) -> Recipe:
         """Read it."""
         return Recipe.load(self.key)
 
 
-#: Recipes that calibrant ships, by name.
+#: Built-in recipes by name.
 RECIPES = table(
     *(RecipeEntry(name, str(FOLDER / f"{name}.yaml"), "") for name in sorted(p.stem for p in FOLDER.glob("*.yaml")))
 )
 
 
 def find(source: str | Path) -> Path:
-    """The file of a recipe that calibrant ships, or of your own."""
+    """The file of a built-in recipe, or of your own."""
     if str(source) in RECIPES:
         return FOLDER / f"{source}.yaml"
     if Path(source).is_file():
@@ -357,7 +357,7 @@ def find(source: str | Path) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The fields of a .yaml; it can run no code.
+    """The fields of a .yaml; it cannot run code.
 
     Raises:
         InputError: If it holds anything else.
@@ -388,7 +388,7 @@ def import_name(path: str, *, allow_code: bool) -> Callable[..., Any]:
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields as paths with dots; an empty mapping is kept as it is."""
+    """Nested fields as dotted paths; an empty mapping is kept."""
     flat: dict[str, Any] = {}
     for key, inner in value.items():
         path = f"{prefix}{key}"
@@ -397,7 +397,7 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Paths with dots as nested fields."""
+    """Dotted paths as nested fields."""
     nested: dict[str, Any] = {}
     for path, value in flat.items():
         *above, last = path.split(".")
