@@ -40,7 +40,7 @@ def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
         largest = block.logits.amax(dim=1, keepdim=True)
     exponentials = (block.logits - largest).exp_()
     total = exponentials.sum(dim=1, keepdim=True)
-    _check(block, total)
+    check(block, total.squeeze(1).isnan())
     return Softmax(largest, exponentials, total)
 
 
@@ -72,9 +72,12 @@ def top_label(samples: Samples) -> Outcomes:
     return Outcomes(*(part.cpu() for part in found)) if logits.device.type == "mps" else found
 
 
-def _check(block: Block, total: Tensor) -> None:
-    """Refuse NaN, +infinity, and rows of -infinity alone (a single -infinity is a probability of 0)."""
-    wrong = total.squeeze(1).isnan() & block.kept
+def check(block: Block, wrong: Tensor) -> None:
+    """Refuse a block whose logits have no softmax where ``wrong``, unless that is left out.
+
+    These are NaN, +infinity, and rows of -infinity alone; a single -infinity is a probability of 0.
+    """
+    wrong = wrong & block.kept
     if wrong.any():
         first = block.logits.movedim(1, -1)[wrong][0]
         raise ValueError(

@@ -1,9 +1,12 @@
 """Calibration of the predicted class: are predictions with a confidence of 0.8 correct in 80 of 100 cases?
 
 All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, leave out what is labelled
-``ignore_index``, and return a float64 scalar, a fraction. Bins are ``(lower, upper]``. Without a single sample there is no
-calibration error: a ValueError is raised.
+``ignore_index``, and return a float64 scalar, a fraction; other ways to give them are those of
+:class:`calibrant.tensors.Given`. Bins are ``(lower, upper]``. Without a single sample there is no calibration error: a
+ValueError is raised.
 """
+
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,9 +16,14 @@ from calibrant.checks import one_of, whole
 from calibrant.metrics import estimators
 from calibrant.metrics.estimators import Binning, SortedOutcomes, sort_outcomes
 from calibrant.outcomes import Outcomes, top_label
+from calibrant.tensors import Array, Given, in_kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100) -> Tensor:
+@in_kind
+def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **given: "Unpack[Given]") -> Tensor:
     r"""Expected calibration error with bins of equal width (CALS Eq. 14), a fraction.
 
     .. math:: \Big(\sum_b \frac{n_b}{N} |C_b - A_b|^p\Big)^{1/p}
@@ -27,28 +35,32 @@ def ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ig
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
         num_bins: Number of bins of equal width.
         norm: The norm p, 1 or 2.
-        ignore_index: Label of samples or pixels to leave out.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """
     one_of("norm", norm, (1, 2))
-    return estimators.calibration_error(width_bins(measured(logits, target, ignore_index), num_bins), norm=norm)
+    return estimators.calibration_error(width_bins(measured(logits, target, **given), num_bins), norm=norm)
 
 
-def mce(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
+@in_kind
+def mce(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
     """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty bin of equal width."""
-    return estimators.maximum_error(width_bins(measured(logits, target, ignore_index), num_bins))
+    return estimators.maximum_error(width_bins(measured(logits, target, **given), num_bins))
 
 
-def overconfidence(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
+@in_kind
+def overconfidence(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
     r"""Part of the ECE that comes from overconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, C_b - A_b)`."""
-    return estimators.overconfidence(width_bins(measured(logits, target, ignore_index), num_bins))
+    return estimators.overconfidence(width_bins(measured(logits, target, **given), num_bins))
 
 
-def underconfidence(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> Tensor:
+@in_kind
+def underconfidence(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
     r"""Part of the ECE that comes from underconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, A_b - C_b)`."""
-    return estimators.underconfidence(width_bins(measured(logits, target, ignore_index), num_bins))
+    return estimators.underconfidence(width_bins(measured(logits, target, **given), num_bins))
 
 
-def adaptive_ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100) -> Tensor:
+@in_kind
+def adaptive_ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **given: "Unpack[Given]") -> Tensor:
     """ECE with equal-mass bins (AdaECE, AECE).
 
     The edges are those of the papers, the sorted confidences at positions k N / M; unlike in their code, the least confident
@@ -56,17 +68,18 @@ def adaptive_ece(logits: Tensor, target: Tensor, *, num_bins: int = 15, norm: in
     """
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    return estimators.adaptive_error(ordered(logits, target, ignore_index), num_bins=num_bins, norm=norm)
+    return estimators.adaptive_error(ordered(logits, target, **given), num_bins=num_bins, norm=norm)
 
 
+@in_kind
 def debiased_ece(
-    logits: Tensor,
-    target: Tensor,
+    logits: Array,
+    target: Array,
     *,
     num_bins: int = 15,
     binning: Binning = "mass",
     norm: int = 1,
-    ignore_index: int = -100,
+    **given: "Unpack[Given]",
 ) -> Tensor:
     """ECE without most of its upward bias (Kumar et al. 2019), at least 0.
 
@@ -77,37 +90,37 @@ def debiased_ece(
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    outcomes = ordered(logits, target, ignore_index)
+    outcomes = ordered(logits, target, **given)
     return estimators.debiased_sorted_error(outcomes, num_bins=num_bins, binning=binning, norm=norm)
 
 
-def sweep_ece(
-    logits: Tensor, target: Tensor, *, binning: Binning = "mass", norm: int = 1, ignore_index: int = -100
-) -> Tensor:
+@in_kind
+def sweep_ece(logits: Array, target: Array, *, binning: Binning = "mass", norm: int = 1, **given: "Unpack[Given]") -> Tensor:
     """ECE with as many bins as keep accuracy monotonic in confidence (Roelofs et al. 2022).
 
     AdaFocal's tables match ``norm=1``; the authors' code defaults to 2.
     """
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
-    return estimators.sweep_error(ordered(logits, target, ignore_index), binning=binning, norm=norm)
+    return estimators.sweep_error(ordered(logits, target, **given), binning=binning, norm=norm)
 
 
-def smooth_ece(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+@in_kind
+def smooth_ece(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that chooses its own width, instead of bins."""
-    return estimators.smooth_error(ordered(logits, target, ignore_index))
+    return estimators.smooth_error(ordered(logits, target, **given))
 
 
-def measured(logits: Tensor, target: Tensor, ignore_index: int) -> Outcomes:
+def measured(logits: Array, target: Array, **given: "Unpack[Given]") -> Outcomes:
     """Outcomes of the samples that are not ignored; there must be at least one."""
-    outcomes = top_label(tensors.for_measuring(logits, target, ignore_index))
-    tensors.check_not_empty(len(outcomes.confidence), ignore_index)
+    outcomes = top_label(tensors.for_measuring(logits, target, **given))
+    tensors.check_not_empty(len(outcomes.confidence), **given)
     return outcomes
 
 
-def ordered(logits: Tensor, target: Tensor, ignore_index: int) -> SortedOutcomes:
+def ordered(logits: Array, target: Array, **given: "Unpack[Given]") -> SortedOutcomes:
     """The same, sorted by confidence."""
-    return sort_outcomes(measured(logits, target, ignore_index))
+    return sort_outcomes(measured(logits, target, **given))
 
 
 def width_bins(outcomes: Outcomes, num_bins: int) -> BinStatistics:

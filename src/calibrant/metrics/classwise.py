@@ -1,5 +1,7 @@
 """Calibration of the probability of every class, not only the predicted one."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -9,17 +11,21 @@ from calibrant.checks import one_of, whole
 from calibrant.metrics import estimators
 from calibrant.metrics.estimators import Binning
 from calibrant.outcomes import Outcomes, Softmax
-from calibrant.tensors import Block, Samples
+from calibrant.tensors import Array, Block, Given, Samples, in_kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@in_kind
 def classwise_ece(
-    logits: Tensor,
-    target: Tensor,
+    logits: Array,
+    target: Array,
     *,
     num_bins: int = 15,
     binning: Binning = "width",
     norm: int = 1,
-    ignore_index: int = -100,
+    **given: "Unpack[Given]",
 ) -> Tensor:
     r"""Classwise ECE: the calibration error of each class's probability, averaged over all K classes.
 
@@ -29,8 +35,8 @@ def classwise_ece(
     probability, :math:`A_{kb}` the frequency of class k. Classes without samples count too, unlike in released code, which
     stops at the largest label.
     """
-    samples = tensors.for_measuring(logits, target, ignore_index)
-    tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
+    samples = tensors.for_measuring(logits, target, **given)
+    tensors.check_not_empty(int(samples.kept.sum()), **given)
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
     if one_of("binning", binning, ("mass", "width")) == "width":

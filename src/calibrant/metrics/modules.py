@@ -7,7 +7,7 @@ sorted confidences keep 4 bytes per sample, its confidence with a sign for wheth
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from calibrant.metrics.estimators import Binning, SortedOutcomes
 from calibrant.metrics.panel import Panel
 from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums
 from calibrant.outcomes import Outcomes, top_label
+from calibrant.tensors import Array, Task
 
 
 class LogitsMetric(Metric):
@@ -28,6 +29,8 @@ class LogitsMetric(Metric):
 
     Args:
         sums: What is summed; only its arithmetic is used, ``torchmetrics`` holds the state.
+        probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
+        task: ``"binary"`` if there is one score for each sample.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 
@@ -35,16 +38,17 @@ class LogitsMetric(Metric):
     higher_is_better: bool | None = False
     full_state_update = False
 
-    def __init__(self, sums: Sums, **kwargs: Any) -> None:
+    def __init__(self, sums: Sums, *, probs: bool | None = None, task: Task = "multiclass", **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        sums.given = {"ignore_index": sums.ignore_index, "probs": probs, "task": one_of("task", task, get_args(Task))}
         self.sums = sums
-        self.ignore_index, self.num_classes = sums.ignore_index, sums.num_classes
+        self.ignore_index, self.num_classes, self.probs, self.task = sums.ignore_index, sums.num_classes, probs, task
         for name, zeros in sums.zeros().items():
             self.add_state(name, default=zeros, dist_reduce_fx="sum", persistent=True)
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
-        for name, part in self.sums.of_logits(logits, target).items():
+        for name, part in self.sums.of(self.sums.read(logits, target)).items():
             total = getattr(self, name)
             total += part.to(total.device)
 
@@ -106,12 +110,12 @@ class SortedMetric(LogitsMetric):
             self.add_state("signed", default=[], dist_reduce_fx="cat", persistent=True)
         self.estimate = estimate
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
         if self.streaming:
             super().update(logits, target)
             return
-        outcomes = top_label(tensors.for_measuring(logits, target, self.ignore_index))
+        outcomes = top_label(self.sums.read(logits, target))
         confidence = outcomes.confidence.float()
         self.signed.append(confidence.where(outcomes.correct, -confidence))
 
@@ -238,12 +242,22 @@ class PerImage(LogitsMetric):
     Args:
         metric: A function such as :func:`ece`.
         ignore_index: Label of pixels to ignore.
+        probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
+        task: ``"binary"`` if there is one score for each pixel.
         **options: Passed on to ``metric``.
     """
 
-    def __init__(self, metric: Callable[..., Tensor], *, ignore_index: int = -100, **options: Any) -> None:
+    def __init__(
+        self,
+        metric: Callable[..., Tensor],
+        *,
+        ignore_index: int = -100,
+        probs: bool | None = None,
+        task: Task = "multiclass",
+        **options: Any,
+    ) -> None:
         self.metric, self.options = metric, options
-        super().__init__(_ImageSums(metric, options, ignore_index=ignore_index))
+        super().__init__(_ImageSums(metric, options, ignore_index=ignore_index), probs=probs, task=task)
 
 
 class _ImageSums(Sums):
@@ -256,7 +270,7 @@ class _ImageSums(Sums):
 
     def of(self, samples: tensors.Samples) -> dict[str, Tensor]:
         found = {name: part.to(samples.logits.device) for name, part in self.zeros().items()}
-        target = samples.target.where(samples.kept, self.ignore_index)
+        target = samples.labels(self.ignore_index)
         for i in samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist():
             image = samples.logits[i : i + 1], target[i : i + 1]
             found["total"] += self.metric(*image, ignore_index=self.ignore_index, **self.options).to(found["total"])

@@ -9,37 +9,47 @@ from torch import Tensor
 from calibrant import outcomes, tensors
 from calibrant.checks import one_of
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Samples
+from calibrant.tensors import Array, Samples, in_kind
 
 Score = Literal["entropy", "max_prob", "energy"]
 
 
-def ood_auroc(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
+@in_kind
+def ood_auroc(in_logits: Array, out_logits: Array, *, score: Score = "entropy", probs: bool | None = None) -> Tensor:
     r"""Area under the ROC curve: how often an OOD sample is more uncertain than an in-distribution one, ties counting half.
 
     Args:
         in_logits: Logits of in-distribution samples, ``(N, K)`` or ``(N, K, *spatial)``.
         out_logits: Logits of out-of-distribution samples.
         score: Uncertainty: ``"entropy"`` of the softmax, ``"max_prob"``, 1 minus the confidence, or ``"energy"``,
-            :math:`-\log \sum_k e^{l_k}`.
+            :math:`-\log \sum_k e^{l_k}`, of logits only.
+        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
     """
-    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    known, unknown = (
+        uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
+    )
     return placements(unknown, known).mean() / len(known)
 
 
-def ood_fpr95(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
+@in_kind
+def ood_fpr95(in_logits: Array, out_logits: Array, *, score: Score = "entropy", probs: bool | None = None) -> Tensor:
     """Fraction of OOD samples accepted by a threshold that accepts at least 95 % of the in-distribution samples."""
-    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    known, unknown = (
+        uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
+    )
     threshold = known.sort().values[-(-95 * len(known) // 100) - 1]
     return (unknown <= threshold).double().mean()
 
 
-def ood_aupr(in_logits: Tensor, out_logits: Tensor, *, score: Score = "entropy") -> Tensor:
+@in_kind
+def ood_aupr(in_logits: Array, out_logits: Array, *, score: Score = "entropy", probs: bool | None = None) -> Tensor:
     r"""Area under the precision-recall curve for detecting OOD samples: the average precision.
 
     :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, starting with the most uncertain.
     """
-    known, unknown = (uncertainty(logits, score, name) for logits, name in ((in_logits, "in"), (out_logits, "out")))
+    known, unknown = (
+        uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
+    )
     levels = unknown.unique().flip(0)
     found, false = (len(part) - torch.searchsorted(part.sort().values, levels) for part in (unknown, known))
     recall = found.double() / len(unknown)
@@ -55,16 +65,16 @@ def placements(values: Tensor, others: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def uncertainty(logits: Tensor, score: Score, name: str = "") -> Tensor:
+def uncertainty(logits: Array, score: Score, name: str = "", *, probs: bool | None = None) -> Tensor:
     """The score of each sample, in float64."""
-    one_of("score", score, tuple(SCORES))
+    if one_of("score", score, tuple(SCORES)) == "energy" and probs:
+        raise ValueError('score="energy" needs logits: of probabilities it is 0; use "entropy" or "max_prob"')
     argument = f"{name}_logits" if name else "logits"
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() < 2 or not logits.numel():
-        what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"{argument} must be non-empty floating-point logits (N, K) or (N, K, *spatial), got {what}")
-    shape = (logits.shape[0], *logits.shape[2:])
-    labels = torch.zeros(shape, dtype=torch.int64, device=logits.device)
-    blocks = tensors.blocks(Samples(logits, labels, torch.ones_like(labels, dtype=torch.bool)))
+    scores = tensors.as_logits(logits, probs=probs, name=argument)
+    if not scores.numel():
+        raise ValueError(f"{argument} must be logits (N, K) or (N, K, *spatial) of at least one sample, got none")
+    labels = torch.zeros(scores.shape[:1] + scores.shape[2:], dtype=torch.int64, device=scores.device)
+    blocks = tensors.blocks(Samples(scores, labels, torch.ones_like(labels, dtype=torch.bool)))
     return torch.cat([SCORES[score](outcomes.softmax(block)).flatten() for block in blocks])
 
 

@@ -18,10 +18,11 @@ from calibrant.metrics.estimators import Grid
 from calibrant.metrics.sums import State, Sums, as_bins, as_state
 from calibrant.metrics.table import MEASURES, Measure, ranked
 from calibrant.outcomes import Outcomes
-from calibrant.tensors import Samples
+from calibrant.tensors import Given, Samples
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from typing_extensions import Unpack
 
 #: Measures that are means of per-sample scores.
 SCORES = [record for record in MEASURES.values() if record.on == "scores" and record.in_panel]
@@ -231,9 +232,9 @@ class Panel(Sums):
 
     Args:
         num_classes: Number of classes K.
-        num_bins: Number of bins for the binned errors.
-        groups: Lists of classes by group name, such as those of :func:`class_groups`.
-        ignore_index: Label of samples or pixels to ignore.
+        num_bins: Number of bins of the binned errors.
+        groups: Lists of classes by the name of their group, such as those of :func:`class_groups`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """
 
     def __init__(
@@ -242,9 +243,9 @@ class Panel(Sums):
         *,
         num_bins: int = 15,
         groups: Mapping[str, Sequence[int]] | None = None,
-        ignore_index: int = -100,
+        **given: "Unpack[Given]",
     ) -> None:
-        super().__init__(whole("num_classes", num_classes, 2), ignore_index=ignore_index)
+        super().__init__(whole("num_classes", num_classes, 2), **given)
         self.classes = num_classes
         self.num_bins = whole("num_bins", num_bins, 1)
         self.groups = {name: sorted(classes) for name, classes in (groups or {}).items()}

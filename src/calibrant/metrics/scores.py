@@ -1,7 +1,7 @@
 """Averages of per-sample scores: accuracy, and the proper scores, which measure calibration and sharpness together."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,10 @@ from calibrant.binning import BinStatistics
 from calibrant.checks import whole
 from calibrant.metrics.classwise import class_bins
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Block, Samples
+from calibrant.tensors import Array, Block, Given, Samples, in_kind, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class BrierSplit(NamedTuple):
@@ -23,43 +26,50 @@ class BrierSplit(NamedTuple):
         refinement: What would remain.
     """
 
-    total: Tensor
-    calibration: Tensor
-    refinement: Tensor
+    total: Tensor | float
+    calibration: Tensor | float
+    refinement: Tensor | float
 
 
-def accuracy(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+@in_kind
+def accuracy(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     """Fraction of correct predictions; ties go to the first class."""
-    return mean_of(right, logits, target, ignore_index)
+    return mean_of(right, logits, target, **given)
 
 
-def top_k_accuracy(logits: Tensor, target: Tensor, *, k: int = 5, ignore_index: int = -100) -> Tensor:
+@in_kind
+def top_k_accuracy(logits: Array, target: Array, *, k: int = 5, **given: "Unpack[Given]") -> Tensor:
     """Fraction of samples whose true class is among the k largest logits; ties go to the first classes."""
     whole("k", k, 1)
-    return mean_of(lambda block, softmax: in_top_k(block, softmax, k=k), logits, target, ignore_index)
+    return mean_of(lambda block, softmax: in_top_k(block, softmax, k=k), logits, target, **given)
 
 
-def nll(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+@in_kind
+def nll(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     r"""Negative log-likelihood, the mean of :math:`-\log s_y`; infinite if a true class has probability 0."""
-    return mean_of(negative_log_likelihood, logits, target, ignore_index)
+    return mean_of(negative_log_likelihood, logits, target, **given)
 
 
-def brier_score(logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> Tensor:
+@in_kind
+def brier_score(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     r"""Brier score, the mean of :math:`\sum_k (s_k - 1[k = y])^2`, between 0 and 2."""
-    return mean_of(brier, logits, target, ignore_index)
+    return mean_of(brier, logits, target, **given)
 
 
-def brier_split(logits: Tensor, target: Tensor, *, num_bins: int = 15, ignore_index: int = -100) -> BrierSplit:
+@shown
+def brier_split(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> BrierSplit:
     r"""Brier score with its calibration and refinement parts.
 
     The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over bins of equal width of each
     class's probability, with :math:`C_{kb}` its mean and :math:`A_{kb}` how often k is the true class; the refinement
     is the rest.
     """
-    total = brier_score(logits, target, ignore_index=ignore_index)
-    bins = class_bins(tensors.for_measuring(logits, target, ignore_index), whole("num_bins", num_bins, 1))
-    calibration = calibration_part(bins)
-    return BrierSplit(total, calibration, total - calibration)
+    samples = tensors.for_measuring(logits, target, **given)
+    tensors.check_not_empty(int(samples.kept.sum()), **given)
+    total = of_samples(brier, samples).mean()
+    calibration = calibration_part(class_bins(samples, whole("num_bins", num_bins, 1)))
+    parts = (total, calibration, total - calibration)
+    return BrierSplit(*parts) if isinstance(logits, Tensor) else BrierSplit(*map(float, parts))
 
 
 def calibration_part(class_bins: BinStatistics) -> Tensor:
@@ -109,8 +119,8 @@ def of_samples(score: Callable[[Block, Softmax], Tensor], samples: Samples) -> T
     return torch.cat(values) if values else samples.logits.new_zeros(0, dtype=torch.float64)
 
 
-def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     """Mean of a score over the samples that are not ignored."""
-    values = of_samples(score, tensors.for_measuring(logits, target, ignore_index))
-    tensors.check_not_empty(len(values), ignore_index)
+    values = of_samples(score, tensors.for_measuring(logits, target, **given))
+    tensors.check_not_empty(len(values), **given)
     return values.mean()

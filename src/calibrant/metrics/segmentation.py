@@ -1,19 +1,23 @@
 """Measures for segmentation."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import outcomes, tensors
 from calibrant.checks import one_of
-from calibrant.tensors import Samples
+from calibrant.tensors import Array, Given, Samples, Task, in_kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Rule = Literal["standard", "released"]
 
 
-def mean_iou(logits: Tensor, target: Tensor, *, rule: Rule = "standard", ignore_index: int = -100) -> Tensor:
+@in_kind
+def mean_iou(logits: Array, target: Array, *, rule: Rule = "standard", **given: "Unpack[Given]") -> Tensor:
     r"""Mean over classes of intersection over union, :math:`\frac{TP}{TP + FP + FN}`, pooled over all pixels.
 
     The background, class 0, counts; classes that occur neither as label nor as prediction are left out.
@@ -21,14 +25,21 @@ def mean_iou(logits: Tensor, target: Tensor, *, rule: Rule = "standard", ignore_
     that do not occur.
     """
     one_of("rule", rule, ("standard", "released"))
-    samples = tensors.for_measuring(logits, target, ignore_index)
-    tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
+    samples = tensors.for_measuring(logits, target, **given)
+    tensors.check_not_empty(int(samples.kept.sum()), **given)
     return iou_of(areas(samples), rule=rule)
 
 
 def per_image(
-    metric: Callable[..., Tensor], logits: Tensor, target: Tensor, *, ignore_index: int = -100, **options: Any
-) -> Tensor:
+    metric: Callable[..., Tensor],
+    logits: Array,
+    target: Array,
+    *,
+    ignore_index: int = -100,
+    probs: bool | None = None,
+    task: Task = "multiclass",
+    **options: Any,
+) -> Tensor | float:
     """Mean over images of a metric of each image's pixels, as CALS evaluates segmentation.
 
     Images without labelled pixels are skipped. Pooling all pixels, as every metric does on its own, gives a different
@@ -39,13 +50,17 @@ def per_image(
         logits: ``(N, K, *spatial)``.
         target: ``(N, *spatial)``.
         ignore_index: Label of pixels to ignore.
+        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        task: ``"binary"`` if there is one score for each pixel.
         **options: Passed on to ``metric``.
     """
-    kept = tensors.for_measuring(logits, target, ignore_index).kept.flatten(1).any(dim=1)
-    images = kept.nonzero().flatten().tolist()
+    samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
+    labels = samples.labels(ignore_index)
+    images = samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist()
     tensors.check_not_empty(len(images), ignore_index)
-    values = [metric(logits[i : i + 1], target[i : i + 1], ignore_index=ignore_index, **options) for i in images]
-    return torch.stack(values).mean()
+    parts = ((samples.logits[i : i + 1], labels[i : i + 1]) for i in images)
+    mean = torch.stack([metric(*part, ignore_index=ignore_index, **options) for part in parts]).mean()
+    return mean if isinstance(logits, Tensor) else float(mean)
 
 
 @torch.no_grad()
@@ -54,7 +69,9 @@ def areas(samples: Samples) -> Tensor:
     classes = samples.logits.shape[1]
     sums = torch.zeros(3, classes, dtype=torch.int64, device=samples.logits.device)
     for block in tensors.blocks(samples):
-        predicted, label = block.pick(block.logits.max(dim=1).indices), block.pick(block.target)
+        largest, prediction = block.logits.max(dim=1)
+        outcomes.check(block, ~largest.isfinite())
+        predicted, label = block.pick(prediction), block.pick(block.target)
         sums += torch.stack([torch.bincount(x, minlength=classes) for x in (label[label == predicted], label, predicted)])
     return sums
 

@@ -6,7 +6,7 @@ Python; ``calibrant.metrics.modules`` turns them into ``torchmetrics.Metric`` cl
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,10 @@ from calibrant.distributed import sum_over_processes
 from calibrant.metrics import calibration, classwise, scores, segmentation
 from calibrant.metrics.estimators import Grid, SortedOutcomes
 from calibrant.outcomes import Softmax, top_label
-from calibrant.tensors import Block, Samples
+from calibrant.tensors import Array, Block, Given, Samples, complete
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 State = Mapping[str, Tensor]
 
@@ -27,12 +30,18 @@ class Sums(ABC):
 
     Args:
         num_classes: Number of classes, if it matters.
-        ignore_index: Label of samples or pixels to ignore.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """
 
-    def __init__(self, num_classes: int | None = None, *, ignore_index: int = -100) -> None:
-        self.num_classes, self.ignore_index = num_classes, ignore_index
+    def __init__(self, num_classes: int | None = None, **given: "Unpack[Given]") -> None:
+        self.num_classes = num_classes
+        self.given = complete(given)
         self.state: dict[str, Tensor] = {}
+
+    @property
+    def ignore_index(self) -> int:
+        """Label of samples or pixels to leave out."""
+        return self.given["ignore_index"]
 
     @abstractmethod
     def zeros(self) -> dict[str, Tensor]:
@@ -46,13 +55,13 @@ class Sums(ABC):
     def value(self, state: State) -> Any:
         """The value computed from the sums."""
 
-    def of_logits(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
-        """The sums over a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
-        return self.of(tensors.for_measuring(logits, target, self.ignore_index, num_classes=self.num_classes))
+    def read(self, logits: Array, target: Array) -> Samples:
+        """Check a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
+        return tensors.for_measuring(logits, target, num_classes=self.num_classes, **self.given)
 
-    def update(self, logits: Tensor, target: Tensor) -> None:
+    def update(self, logits: Array, target: Array) -> None:
         """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
-        self._add(self.of_logits(logits, target))
+        self._add(self.of(self.read(logits, target)))
 
     def merge(self, other: "Sums") -> None:
         """Add the sums of another object of the same kind."""
@@ -90,11 +99,11 @@ class BinSums(Sums):
     Args:
         estimate: The formula.
         num_bins: Number of bins.
-        ignore_index: Label of samples or pixels to ignore.
+        **given: See :class:`calibrant.tensors.Given`.
     """
 
-    def __init__(self, estimate: Callable[[BinStatistics], Tensor], num_bins: int, *, ignore_index: int = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
+    def __init__(self, estimate: Callable[[BinStatistics], Tensor], num_bins: int, **given: "Unpack[Given]") -> None:
+        super().__init__(**given)
         self.estimate, self.num_bins = estimate, num_bins
 
     def zeros(self) -> dict[str, Tensor]:
@@ -117,13 +126,13 @@ class ClassBinSums(Sums):
         estimate: The formula.
         num_classes: Number of classes.
         num_bins: Number of bins of each.
-        ignore_index: Label of samples or pixels to ignore.
+        **given: See :class:`calibrant.tensors.Given`.
     """
 
     def __init__(
-        self, estimate: Callable[[BinStatistics], Tensor], num_classes: int, num_bins: int, *, ignore_index: int = -100
+        self, estimate: Callable[[BinStatistics], Tensor], num_classes: int, num_bins: int, **given: "Unpack[Given]"
     ) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index)
+        super().__init__(num_classes, **given)
         self.estimate, self.num_bins, self.classes = estimate, num_bins, num_classes
 
     def zeros(self) -> dict[str, Tensor]:
@@ -144,11 +153,11 @@ class GridSums(Sums):
 
     Args:
         estimate: The formula.
-        ignore_index: Label of samples or pixels to ignore.
+        **given: See :class:`calibrant.tensors.Given`.
     """
 
-    def __init__(self, estimate: Callable[[SortedOutcomes], Tensor], *, ignore_index: int = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
+    def __init__(self, estimate: Callable[[SortedOutcomes], Tensor], **given: "Unpack[Given]") -> None:
+        super().__init__(**given)
         self.estimate = estimate
 
     def zeros(self) -> dict[str, Tensor]:
@@ -170,11 +179,11 @@ class ScoreSums(Sums):
 
     Args:
         score: The score.
-        ignore_index: Label of samples or pixels to ignore.
+        **given: See :class:`calibrant.tensors.Given`.
     """
 
-    def __init__(self, score: Callable[[Block, Softmax], Tensor], *, ignore_index: int = -100) -> None:
-        super().__init__(ignore_index=ignore_index)
+    def __init__(self, score: Callable[[Block, Softmax], Tensor], **given: "Unpack[Given]") -> None:
+        super().__init__(**given)
         self.score = score
 
     def zeros(self) -> dict[str, Tensor]:
@@ -196,11 +205,11 @@ class AreaSums(Sums):
     Args:
         num_classes: Number of classes.
         rule: How they are averaged; see :func:`mean_iou`.
-        ignore_index: Label of pixels to ignore.
+        **given: See :class:`calibrant.tensors.Given`.
     """
 
-    def __init__(self, num_classes: int, rule: segmentation.Rule, *, ignore_index: int = -100) -> None:
-        super().__init__(num_classes, ignore_index=ignore_index)
+    def __init__(self, num_classes: int, rule: segmentation.Rule, **given: "Unpack[Given]") -> None:
+        super().__init__(num_classes, **given)
         self.rule, self.classes = rule, num_classes
 
     def zeros(self) -> dict[str, Tensor]:

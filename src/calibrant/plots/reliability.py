@@ -1,21 +1,23 @@
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
-from torch import Tensor
 
-from calibrant import tensors
 from calibrant.binning import BinStatistics
 from calibrant.checks import whole
 from calibrant.metrics import calibration
+from calibrant.metrics.estimators import calibration_error
 from calibrant.metrics.panel import PanelResult
-from calibrant.outcomes import top_label
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
-from calibrant.stats import Interval, bins_interval, bootstrap, wilson
+from calibrant.stats import Interval, bootstrap, true_error_interval, wilson
+from calibrant.tensors import Array, Given, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 OVER, UNDER = "#F2B48A", "#7FCDB5"  # light ORANGE and GREEN
 
@@ -32,7 +34,7 @@ class ReliabilityDiagram(Figure):
         low: Lower end of the accuracy's interval.
         high: Upper end.
         ece: The expected calibration error.
-        ece_low: Lower end of its interval.
+        ece_low: Lower end of the interval of the true error; small samples push the ECE itself up.
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
@@ -51,33 +53,37 @@ class ReliabilityDiagram(Figure):
     samples: int
 
     @classmethod
+    @shown
     def from_logits(
         cls,
-        logits: Tensor,
-        target: Tensor,
+        logits: Array,
+        target: Array,
         name: str = "",
         *,
         num_bins: int = 15,
         level: float = 0.95,
         resamples: int = 1000,
-        ignore_index: int = -100,
+        **given: "Unpack[Given]",
     ) -> "ReliabilityDiagram":
-        """Measure a model; 15 bins of equal width by default, 25 in the CALS paper's Figure 4."""
-        ece = bootstrap(
-            "ece", logits, target, num_bins=num_bins, level=level, resamples=resamples, ignore_index=ignore_index
-        )
-        bins = calibration.width_bins(calibration.measured(logits, target, ignore_index), num_bins)
-        return cls.from_bins(bins, ece, name)
+        """Measure a model; 15 bins of equal width by default, 25 in the CALS paper's Figure 4.
+
+        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
+        """
+        options: Any = {"level": level, "resamples": resamples}
+        bins = calibration.width_bins(calibration.measured(logits, target, **given), num_bins)
+        if len(np.shape(target)) > 1:  # pixels of an image are not independent
+            return cls.from_bins(bins, bootstrap("ece", logits, target, num_bins=num_bins, **options, **given), name)
+        return cls.from_bins(bins, true_error_interval(bins, **options), name)
 
     @classmethod
     def from_panel(cls, result: PanelResult, name: str = "", *, ece: Interval | None = None) -> "ReliabilityDiagram":
-        """From the bins of a panel; ``ece`` is the interval of the ECE, by default that of independent samples."""
+        """Take the bins of a panel, and the interval of the error: ``ece``, or that of independent samples."""
         return cls.from_bins(result.bins, ece, name)
 
     @classmethod
     def from_bins(cls, bins: BinStatistics, ece: Interval | None = None, name: str = "") -> "ReliabilityDiagram":
-        """From sums over equal-width bins; ``ece`` is the interval of the ECE, by default that of independent samples."""
-        ece = bins_interval(bins) if ece is None else ece
+        """Take sums over bins of equal width, and the interval of the error: ``ece``, or that of independent samples."""
+        ece = true_error_interval(bins) if ece is None else ece
         confidence, accuracy = bins.means()
         low, high = wilson(bins.correct, bins.counts, level=ece.level)
         return cls(
@@ -87,7 +93,7 @@ class ReliabilityDiagram(Figure):
             accuracy=accuracy.tolist(),
             low=low.tolist(),
             high=high.tolist(),
-            ece=ece.value,
+            ece=float(calibration_error(bins)),
             ece_low=ece.low,
             ece_high=ece.high,
             level=ece.level,
@@ -96,8 +102,8 @@ class ReliabilityDiagram(Figure):
 
     @property
     def label(self) -> str:
-        """The ECE with its interval, and how it was computed."""
-        return f"ECE {percent(self.ece)} ({100 * self.ece_low:.2f} - {100 * self.ece_high:.2f})"
+        """The ECE, and the interval of the true error."""
+        return f"ECE {percent(self.ece)}, true error {100 * self.ece_low:.2f} - {100 * self.ece_high:.2f} %"
 
     @property
     def how(self) -> str:
@@ -211,13 +217,13 @@ class ConfidenceHistogram(Figure):
     accuracy: float
 
     @classmethod
+    @shown
     def from_logits(
-        cls, logits: Tensor, target: Tensor, name: str = "", *, num_bins: int = 25, ignore_index: int = -100
+        cls, logits: Array, target: Array, name: str = "", *, num_bins: int = 25, **given: "Unpack[Given]"
     ) -> "ConfidenceHistogram":
-        """Measure a model."""
+        """Measure a model; see :class:`calibrant.tensors.Given`."""
         whole("num_bins", num_bins, 1)
-        outcomes = top_label(tensors.for_measuring(logits, target, ignore_index))
-        tensors.check_not_empty(len(outcomes.correct), ignore_index)
+        outcomes = calibration.measured(logits, target, **given)
         bins = calibration.width_bins(outcomes, num_bins)
         return cls(
             name=name,

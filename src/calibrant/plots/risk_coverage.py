@@ -1,13 +1,17 @@
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from calibrant.checks import whole
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import area_under_risk_coverage
 from calibrant.plots.base import COLOURS, Figure, new_axes, percent, styled
+from calibrant.tensors import Array, Given, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,12 +31,16 @@ class RiskCoverage(Figure):
     aurc: float
 
     @classmethod
+    @shown
     def from_logits(
-        cls, logits: Tensor, target: Tensor, name: str = "", *, points: int = 200, ignore_index: int = -100
+        cls, logits: Array, target: Array, name: str = "", *, points: int = 200, **given: "Unpack[Given]"
     ) -> "RiskCoverage":
-        """Measure a model at evenly spaced shares of its samples; of equal confidences, any may come first."""
+        """Measure a model at evenly spaced shares of its samples; of equal confidences, any may come first.
+
+        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
+        """
         whole("points", points, 2)
-        ordered = calibration.ordered(logits, target, ignore_index)
+        ordered = calibration.ordered(logits, target, **given)
         covered = ordered.counts.flip(0).cumsum(0).cpu().numpy()
         wrong = (ordered.counts - ordered.correct).flip(0).cumsum(0).cpu().numpy()
         total = covered[-1]

@@ -1,13 +1,13 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from calibrant.metrics.ood import Score, ood_auroc, uncertainty
 from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
+from calibrant.tensors import Array
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,13 +30,22 @@ class ROC(Figure):
 
     @classmethod
     def from_logits(
-        cls, pairs: dict[str, tuple[Tensor, Tensor]], *, scores: Sequence[Score] = (), title: str = "", points: int = 500
+        cls,
+        pairs: Mapping[str, tuple[Array, Array]],
+        *,
+        scores: Sequence[Score] = (),
+        title: str = "",
+        points: int = 500,
+        probs: bool | None = None,
     ) -> "ROC":
-        """From the logits of known and unknown samples, by the name of the curve; by entropy if no scores are given."""
+        """From the logits of known and unknown samples, by the name of the curve; by entropy if no scores are given.
+
+        With ``probs=True`` they are probabilities; see :class:`calibrant.tensors.Given`.
+        """
         known, unknown, areas = [], [], []
         chosen_scores: Sequence[Score] = scores or ["entropy"] * len(pairs)
         for (first, second), score in zip(pairs.values(), chosen_scores, strict=True):
-            doubts = [uncertainty(logits, score).cpu() for logits in (first, second)]
+            doubts = [uncertainty(logits, score, probs=probs).cpu() for logits in (first, second)]
             levels = torch.cat(doubts).unique().flip(0)
             chosen = levels[torch.linspace(0, len(levels) - 1, min(points, len(levels))).round().long()].unique()
             shares = [
@@ -45,7 +54,7 @@ class ROC(Figure):
             ]
             known.append(shares[0])
             unknown.append(shares[1])
-            areas.append(float(ood_auroc(first, second, score=score)))
+            areas.append(float(ood_auroc(first, second, score=score, probs=probs)))
         return cls(title, list(pairs), known, unknown, areas)
 
     @styled

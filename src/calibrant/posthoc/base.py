@@ -4,22 +4,22 @@ import inspect
 import json
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from calibrant import tensors
 from calibrant.extras import require
 from calibrant.posthoc.table import CALIBRATORS
-from calibrant.tensors import Samples
+from calibrant.tensors import Array, Given, Samples, Task, shown
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
-Array = TypeVar("Array", Tensor, np.ndarray)
+T = TypeVar("T")
 
 #: Stands for the logarithm of 0, relative to the largest logit: float32 has no smaller probability.
 ZERO = -104.0
@@ -46,29 +46,30 @@ class Calibrator(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.num_classes: int | None = None
+        self._columns: list[Any] | None = None  # of the data frame that it was fitted on
         for name in self.learned:
             self.register_buffer(name, None)
 
-    def fit(self, logits: Tensor | np.ndarray, target: Tensor | np.ndarray, *, ignore_index: int = -100) -> "Self":
+    @shown
+    def fit(self, logits: Array, target: Array, **given: "Unpack[Given]") -> "Self":
         """Learn from held-out predictions, which the network must not have been trained on.
 
         Args:
-            logits: ``(N, K)`` or ``(N, K, *spatial)``, a tensor or an array.
+            logits: ``(N, K)`` or ``(N, K, *spatial)``: a tensor, an array, a data frame or a list.
             target: True classes, ``(N,)`` or ``(N, *spatial)``.
-            ignore_index: Label of samples or pixels to leave out.
+            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
 
         Returns:
             The calibrator itself.
         """
-        scores, labels = as_tensor(logits), as_tensor(target)
-        samples = tensors.for_measuring(scores.detach(), labels, ignore_index)
+        samples = tensors.for_measuring(logits, target, **given)
         if not bool(samples.kept.any()):
-            raise ValueError(
-                f"there is nothing to fit: there are no samples, or all are labelled ignore_index={ignore_index}"
-            )
+            ignored = given.get("ignore_index", -100)
+            raise ValueError(f"there is nothing to fit: every sample is labelled ignore_index={ignored}, or there is none")
         _check(samples)
-        samples = samples._replace(logits=finite(samples.logits))
+        samples = samples._replace(logits=finite(samples.logits.detach()))
         self.num_classes = samples.logits.shape[1]
+        self._columns = tensors.column_names(logits)
         with torch.no_grad():
             self._fit(samples)
         return self
@@ -81,40 +82,79 @@ class Calibrator(nn.Module, ABC):
     def _calibrate(self, logits: Tensor) -> Tensor:
         """Log-probabilities of finite logits ``(N, K, *spatial)``."""
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities, at least float32, in the shape of ``logits``."""
+    def forward(self, logits: Tensor, *, probs: bool | None = None, task: Task = "multiclass") -> Tensor:
+        """Return log-probabilities ``(N, K, *spatial)``, at least float32; see :class:`calibrant.tensors.Given`.
+
+        As a layer of a network it does not wait for the device: there, probabilities are told from logits on the CPU only.
+        """
+        logits = tensors.as_logits(logits, probs=False if probs is None and not logits.is_cpu else probs, task=task)
         self._check_fitted(logits)
+        return self._map(logits)
+
+    def _map(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of checked logits."""
         logits = finite(logits)
         log_probs = self._calibrate(logits)
         return with_lead(log_probs, logits) if self.preserves_accuracy else log_probs
 
-    @torch.no_grad()
-    def transform(self, logits: Array) -> Array:
-        """Calibrated log-probabilities; a tensor for a tensor, an array for an array."""
-        result: Tensor = self(as_tensor(logits))
-        return result.numpy() if isinstance(logits, np.ndarray) else result
+    def transform(self, logits: T, *, probs: bool | None = None, task: Task = "multiclass") -> T:
+        """Calibrated log-probabilities, in the kind that is given: a tensor, an array, a data frame or a list.
+
+        Of single scores, ``task="binary"``, the calibrated log-odds of class 1.
+        """
+        found: T = self._transformed(logits, probs, task, lambda log_probs: log_probs, lambda both: both[:, 1] - both[:, 0])
+        return found
+
+    def predict_proba(self, logits: T, *, probs: bool | None = None, task: Task = "multiclass") -> T:
+        """Calibrated probabilities, in the kind that is given; of single scores, ``task="binary"``, those of class 1."""
+        found: T = self._transformed(logits, probs, task, torch.exp, lambda both: both[:, 1].exp())
+        return found
 
     @torch.no_grad()
-    def predict_proba(self, logits: Array) -> Array:
-        """Calibrated probabilities; a tensor for a tensor, an array for an array."""
-        result: Tensor = self(as_tensor(logits)).exp()
-        return result.numpy() if isinstance(logits, np.ndarray) else result
+    def _transformed(
+        self, given: Any, probs: bool | None, task: Task, of_all: Callable[..., Tensor], of_two: Callable[..., Tensor]
+    ) -> Any:
+        """Functions of the log-probabilities: of those of all classes, or of two where there is one score for both."""
+        columns = tensors.column_names(given)
+        if columns is not None and self._columns is not None and columns != self._columns:
+            raise ValueError(
+                f"the columns are {_listed(columns)}, but {type(self).__name__} was fitted with {_listed(self._columns)}; "
+                "pass the same columns in the same order"
+            )
+        scores = tensors.as_tensor(given, "logits")
+        logits = tensors.as_logits(scores, probs=probs, task=task)
+        self._check_fitted(logits)
+        log_probs = self._map(logits)
+        one = log_probs.shape != scores.shape
+        return tensors.like(of_two(log_probs).reshape(scores.shape) if one else of_all(log_probs), given)
 
     def summary(self) -> str:
         """The learned scalars."""
-        values = [(name, getattr(self, name)) for name in self.learned if name != "floor_"]
-        return ", ".join(f"{name} = {float(v):.4f}" for name, v in values if isinstance(v, Tensor) and v.dim() == 0)
+        return ", ".join(f"{name} = {float(value):.4f}" for name, value in self._found() if value.dim() == 0)
+
+    def _found(self) -> list[tuple[str, Tensor]]:
+        found = [(name, getattr(self, name)) for name in self.learned if name != "floor_"]
+        return [(name, value) for name, value in found if isinstance(value, Tensor)]
 
     def extra_repr(self) -> str:
         """Options and learned scalars."""
         options = [f"{name}={value!r}" for name, value in self.options.items()]
-        state = self.summary() if self.num_classes is not None else "not fitted"
-        return ", ".join(filter(None, [*options, state]))
+        if self.num_classes is None:
+            return ", ".join([*options, "not fitted"])
+        ranges = [
+            f"{name} from {float(value.min()):.4g} to {float(value.max()):.4g}, {' x '.join(map(str, value.shape))}"
+            for name, value in self._found()
+            if value.dim() and value.numel()
+        ]
+        return ", ".join(filter(None, [*options, f"{self.num_classes} classes", self.summary(), *ranges]))
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """A network that gives calibrated log-probabilities instead of ``model``'s logits, also for ``torch.export``."""
+    def wrap(self, model: nn.Module, *, probs: bool = False) -> nn.Module:
+        """A network that gives calibrated log-probabilities instead of ``model``'s logits; ``torch.export`` takes it.
+
+        With ``probs=True`` the model's outputs are probabilities.
+        """
         self._check_fitted()
-        return nn.Sequential(model, self)
+        return nn.Sequential(model, Logarithm(), self) if probs else nn.Sequential(model, self)
 
     # Files
 
@@ -183,10 +223,6 @@ class Calibrator(nn.Module, ABC):
             raise RuntimeError(f"{type(self).__name__} is not fitted yet; call fit(logits, target) first")
         if logits is None:
             return
-        if not logits.is_floating_point() or logits.dim() < 2:
-            raise TypeError(
-                f"logits must be floating point, (N, K) or (N, K, *spatial), got {logits.dtype} {tuple(logits.shape)}"
-            )
         if logits.shape[1] != self.num_classes:
             raise ValueError(
                 f"logits have {logits.shape[1]} classes in dimension 1 (shape {tuple(logits.shape)}), but "
@@ -205,15 +241,16 @@ class Pointwise(Calibrator):
         return self._log_probs(logits.movedim(1, -1)).movedim(-1, 1)
 
 
-def as_tensor(values: Tensor | np.ndarray) -> Tensor:
-    """A tensor over the same memory where possible."""
-    if isinstance(values, np.ndarray):
-        if values.dtype.kind not in "fiu":
-            raise TypeError(f"expected an array of numbers, got {values.dtype}")
-        return torch.from_numpy(np.ascontiguousarray(values if values.dtype.kind != "u" else values.astype(np.int64)))
-    if not isinstance(values, Tensor):
-        raise TypeError(f"expected a tensor or an array, got {type(values).__name__}")
-    return values
+class Logarithm(nn.Module):
+    """Logits of a network that gives probabilities."""
+
+    def forward(self, probs: Tensor) -> Tensor:
+        """Return their logarithms."""
+        return probs.log()
+
+
+def _listed(names: list[Any]) -> str:
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def finite(logits: Tensor) -> Tensor:

@@ -68,18 +68,18 @@ class LocalTemperatureScaling(Calibrator):
         self.network = network = self._build(samples.logits.shape[1]).to(device)
         optimizer = torch.optim.Adam(network.parameters(), self.lr)
         order = torch.Generator().manual_seed(self.seed)
-        best, kept = mean_nll(samples, self), {k: v.clone() for k, v in network.state_dict().items()}
+        best, kept = mean_nll(samples, self._map), {k: v.clone() for k, v in network.state_dict().items()}
         for _ in range(self.epochs):
             for some in torch.randperm(len(samples.logits), generator=order).split(self.batch_size):
                 logits, target, keep = (part[some.to(device)] for part in samples)
                 if not bool(keep.any()):
                     continue
                 with torch.enable_grad():
-                    loss = functional.nll_loss(self(logits), target.where(keep, -100), ignore_index=-100)
+                    loss = functional.nll_loss(self._map(logits), target.where(keep, -100), ignore_index=-100)
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
-            nll = mean_nll(samples, self)
+            nll = mean_nll(samples, self._map)
             if nll < best:
                 best, kept = nll, {k: v.clone() for k, v in network.state_dict().items()}
         network.load_state_dict(kept)

@@ -34,7 +34,7 @@ class Mixed(Pointwise):
         self.share_ = None
         self._learn(samples)
         before = own_log_probs(samples, lambda logits: logits.log_softmax(dim=1))
-        after = own_log_probs(samples, self)
+        after = own_log_probs(samples, self._map)
         if not float(after.mean()) < float(before.mean()) - 1e-9:
             return
         share = _best_share(before, after)

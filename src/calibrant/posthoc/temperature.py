@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +12,11 @@ from calibrant import tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
 from calibrant.metrics import ece
-from calibrant.posthoc.base import Pointwise, as_tensor, finite
-from calibrant.tensors import Block, Samples
+from calibrant.posthoc.base import Pointwise, finite
+from calibrant.tensors import Array, Block, Given, Samples, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Bounds of the search for a temperature; data that call for more get the bound, and a warning.
 LOWEST, HIGHEST = 1e-3, 1e3
@@ -50,19 +53,20 @@ class TemperatureScaling(Pointwise):
         self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=samples.logits.device)
 
     def _by_grid(self, samples: Samples) -> float:
-        target = samples.target.where(samples.kept, -100)
+        target = samples.labels()
         grid = [k / 10 for k in range(1, 101)]
-        found = [(float(ece(samples.logits / t, target, num_bins=self.num_bins)), t) for t in grid]
+        found = [(float(ece(samples.logits / t, target, num_bins=self.num_bins, probs=False)), t) for t in grid]
         return min(found)[1]
 
+    @shown
     @torch.no_grad()
-    def fit_batches(self, batches: Iterable[tuple[Tensor, Tensor]], *, ignore_index: int = -100) -> "TemperatureScaling":
+    def fit_batches(self, batches: Iterable[tuple[Array, Array]], **given: "Unpack[Given]") -> "TemperatureScaling":
         """Fit on ``(logits, target)`` batches without concatenating them; a collective call of all processes.
 
         Args:
             batches: Read once for each iteration, five to ten times; a list or a data loader, not a generator. In a job of
                 several processes each passes its own share, of any length.
-            ignore_index: Label of samples or pixels to leave out.
+            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
         """
         if self.criterion == "ece":
             raise ValueError('fit_batches finds the minimum of the NLL; for criterion="ece" call fit with all logits')
@@ -72,9 +76,9 @@ class TemperatureScaling(Pointwise):
         def evaluate(beta: float) -> Slope:
             total = torch.zeros(3, dtype=torch.float64)
             for logits, target in batches:
-                samples = tensors.for_measuring(as_tensor(logits).detach(), as_tensor(target), ignore_index)
+                samples = tensors.for_measuring(logits, target, **given)
                 self.num_classes = samples.logits.shape[1]
-                total += slope(samples._replace(logits=finite(samples.logits)), beta).cpu()
+                total += slope(samples._replace(logits=finite(samples.logits.detach())), beta).cpu()
             return Slope(*sum_over_processes(total).tolist())
 
         self.temperature_ = torch.tensor(1 / _solve(evaluate, 1.0, 1e-7), dtype=torch.float64)

@@ -1,7 +1,7 @@
 """A test of perfect calibration."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +11,10 @@ from calibrant.checks import whole
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, debiased_estimate, merge_neighbours
 from calibrant.stats.resampling import ENTRIES
+from calibrant.tensors import Array, Given, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,15 @@ class CalibrationTest:
         return asdict(self)
 
 
+@shown
 def calibration_test(
-    logits: Tensor,
-    target: Tensor,
+    logits: Array,
+    target: Array,
     *,
     num_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
-    ignore_index: int = -100,
+    **given: "Unpack[Given]",
 ) -> CalibrationTest:
     """Test whether the predictions could be perfectly calibrated, by consistency resampling.
 
@@ -55,9 +60,9 @@ def calibration_test(
         num_bins: Bins of equal mass.
         resamples: Number of simulated sets of labels.
         seed: Seed of the simulation.
-        ignore_index: Label of samples or pixels to leave out.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """
-    ordered = calibration.ordered(logits, target, ignore_index)
+    ordered = calibration.ordered(logits, target, **given)
     return consistency_test(ordered, num_bins=num_bins, resamples=resamples, seed=seed)
 
 

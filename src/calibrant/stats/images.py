@@ -1,5 +1,7 @@
 """Intervals for dense predictions: whole images are resampled, as the pixels of an image are not independent."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,10 @@ from calibrant.metrics.table import MEASURES, Measure
 from calibrant.outcomes import top_label
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.resampling import image_weights
+from calibrant.tensors import Array, Given, shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class ImageBins:
@@ -24,11 +30,12 @@ class ImageBins:
         self.bins: list[BinStatistics] = []
         self.areas: list[Tensor] = []
 
-    def update(self, logits: Tensor, target: Tensor, *, ignore_index: int = -100) -> None:
-        """Add images ``(n, K, *spatial)``; those without labelled pixels are skipped."""
-        samples = tensors.for_measuring(logits, target, ignore_index)
+    @shown
+    def update(self, logits: Array, target: Array, **given: "Unpack[Given]") -> None:
+        """Add images ``(n, K, *spatial)``; those without a label do not count. See :class:`calibrant.tensors.Given`."""
+        samples = tensors.for_measuring(logits, target, **given)
         confidence, correct = top_label(samples)
-        image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), logits.shape[:2]
+        image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), samples.logits.shape[:2]
         place = image * self.num_bins + width_index(confidence, self.num_bins)
         bins = sums_by(place, size * self.num_bins, confidence, correct).view(size, self.num_bins).double()
         label, predicted = samples.target[samples.kept], samples.logits.argmax(dim=1)[samples.kept]

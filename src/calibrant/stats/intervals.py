@@ -3,14 +3,17 @@
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+
+from calibrant.tensors import as_tensor, like
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Interval:
     """A measure with its confidence interval.
 
@@ -30,7 +33,7 @@ class Interval:
     resamples: int = 0
     method: str = ""
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def __iter__(self) -> Iterator[float]:
@@ -47,20 +50,21 @@ def normal_quantile(level: float) -> float:
     return math.sqrt(2) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
 
 
-def wilson(successes: Tensor, trials: Tensor, *, level: float = 0.95) -> tuple[Tensor, Tensor]:
+def wilson(successes: T, trials: T, *, level: float = 0.95) -> tuple[T, T]:
     r"""Wilson's score interval of a probability from counts, for each entry; [0, 1] where there are no trials.
 
     With :math:`\hat p = k / n` and z the normal quantile: :math:`\big(\hat p + \frac{z^2}{2n} \pm
     z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}\big) / (1 + \frac{z^2}{n})`.
     """
     z = normal_quantile(level)
-    n = trials.double().clamp(min=1)
-    p = successes.double() / n
+    counts = as_tensor(trials, "trials").double()  # type: ignore[arg-type]
+    n = counts.clamp(min=1)
+    p = as_tensor(successes, "successes").double() / n  # type: ignore[arg-type]
     centre = p + z**2 / (2 * n)
     spread = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
     low, high = ((centre + sign * spread) / (1 + z**2 / n) for sign in (-1, 1))
-    nothing = trials == 0
-    return low.clamp(0, 1).masked_fill(nothing, 0.0), high.clamp(0, 1).masked_fill(nothing, 1.0)
+    ends = low.clamp(0, 1).masked_fill(counts == 0, 0.0), high.clamp(0, 1).masked_fill(counts == 0, 1.0)
+    return like(ends[0], trials), like(ends[1], trials)
 
 
 def around(value: float, draws: np.ndarray, level: float) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from calibrant.metrics.table import BY_FUNCTION, FUNCTIONS, Measure
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.inversion import invert
-from calibrant.tensors import Samples
+from calibrant.tensors import Array, Samples, Task
 
 Metric = Callable[..., Tensor]
 
@@ -35,13 +35,15 @@ ENTRIES = 2048
 
 def bootstrap(
     metric: Metric | str,
-    logits: Tensor,
-    target: Tensor,
+    logits: Array,
+    target: Array,
     *,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
     ignore_index: int = -100,
+    probs: bool | None = None,
+    task: Task = "multiclass",
     progress: bool = False,
     **options: Any,
 ) -> Interval:
@@ -62,14 +64,16 @@ def bootstrap(
         level: Confidence level.
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to leave out.
+        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        task: ``"binary"`` if there is one score for each sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
     """
     function, record = resolve(metric, resamples, level)
     random = np.random.default_rng(seed)
-    samples = tensors.for_measuring(logits, target, ignore_index)
+    samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
-    value = float(function(logits, target, ignore_index=ignore_index, **options))
+    value = float(function(samples.logits, samples.labels(ignore_index), ignore_index=ignore_index, **options))
     if record is not None and record.interval == "inversion" and samples.logits.dim() == 2:
         norm = options.pop("norm", 1)
         bins = debiased_bins(sort_outcomes(Outcomes(*(x.cpu() for x in top_label(samples)))), **options)
@@ -105,7 +109,8 @@ class Counts:
         self.kinds = kinds
         self.measure = measure
         self.images = None if image is None else _table(image.cpu(), kind.cpu(), kinds)
-        self.kind = kind.cpu() if image is None else torch.empty(0, dtype=torch.long)  # millions of pixels: their table is all it takes
+        # Of millions of pixels the table is all it takes.
+        self.kind = kind.cpu() if image is None else torch.empty(0, dtype=torch.long)
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
         """Values of resamples."""
