@@ -73,7 +73,7 @@ def top_label(samples: Samples) -> Outcomes:
 
 
 def check(block: Block, wrong: Tensor) -> None:
-    """Refuse a block whose logits have no softmax where ``wrong``, unless that is left out.
+    """Refuse a block whose logits have no softmax where ``wrong``, unless they are ignored.
 
     These are NaN, +infinity, and rows of -infinity alone; a single -infinity is a probability of 0.
     """

@@ -161,11 +161,11 @@ def _checked(logits: Tensor, target: Tensor, ignore_index: int, num_classes: int
     if num_classes is not None and classes != num_classes:
         raise ValueError(
             f"logits have {classes} classes in dimension 1 (shape {_shape(logits)}), but num_classes={num_classes}; "
-            "num_classes has to be the network's number of outputs, and the classes are in dimension 1"
+            "num_classes must be the network's number of outputs, and classes are in dimension 1"
         )
     if target.shape != (size, *spatial):
         raise ValueError(
-            f"target must have shape {(size, *spatial)} to go with logits of shape {_shape(logits)}, got {_shape(target)}; "
+            f"target must have shape {(size, *spatial)} to match logits of shape {_shape(logits)}, got {_shape(target)}; "
             "logits are (N, K, *spatial), target is (N, *spatial)"
         )
     target = target.long()
@@ -244,7 +244,7 @@ def _of_two_classes(scores: Tensor, probs: bool | None, kept: Tensor | None, nam
     """Logits of both classes from the logits, or probabilities, of class 1, ``(N,)`` or ``(N, 1, *spatial)``."""
     if scores.dim() != 1 and (scores.dim() < 2 or scores.shape[1] != 1):
         raise ValueError(
-            f'with task="binary", {name} must be one score for each sample, (N,) or (N, 1, *spatial), or have 2 classes, '
+            f'with task="binary", {name} must have one score per sample, (N,) or (N, 1, *spatial), or 2 classes, '
             f"got shape {_shape(scores)}"
         )
     scores = scores.unsqueeze(1) if scores.dim() == 1 else scores
@@ -270,7 +270,7 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
     Args:
         probs: ``(N, K)`` or ``(N, K, *spatial)``, adding up to 1 over dimension 1; probabilities of 0 become -infinity. A
             tensor, an array, a data frame or a list; so is the result.
-        tolerance: How far a sum may be from 1; by default 0.001, or what rounding to two or three digits explains.
+        tolerance: How far a sum may be from 1; by default 0.001, or more if values are rounded to two or three digits.
 
     Raises:
         ValueError: If a value is not a probability; the message names the first row.
@@ -278,15 +278,15 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
     values = _as_scores(probs, "probs", probs=True)
     if values.dim() < 2:
         raise ValueError(
-            f"probs must have shape (N, K) or (N, K, *spatial), got {_shape(values)}; probabilities of class 1 alone are "
-            'taken by everything that measures, with `probs=True, task="binary"`'
+            f"probs must have shape (N, K) or (N, K, *spatial), got {_shape(values)}; for probabilities of class 1 "
+            'alone, pass `probs=True, task="binary"` to the metric or calibrator'
         )
     found: T = like(_logarithms(values, tolerance, None), probs)
     return found
 
 
-_AS_THEY_ARE = "if these are logits, pass them as they are"
-_NO_PROBABILITY = "has the value {value:g}, which is no probability; " + _AS_THEY_ARE
+_AS_THEY_ARE = "if these are logits, pass them directly"
+_NO_PROBABILITY = "has the value {value:g}, which is not a probability; " + _AS_THEY_ARE
 _NO_DISTRIBUTION = "adds up to {total:g}, not to 1; " + _AS_THEY_ARE + "; if digits were rounded away, divide by the sum"
 
 
@@ -314,8 +314,8 @@ def _refuse_probabilities(scores: Tensor, kept: Tensor | None, name: str) -> Non
             return
     if bool(kept[:most].any()):
         raise ValueError(
-            f"{name} are probabilities: no row has a negative value, and each adds up to 1; pass `probs=True`, for a "
-            "softmax of probabilities gives wrong numbers (`probs=False` if they are logits after all)"
+            f"{name} are probabilities: no row has a negative value, and each adds up to 1; pass `probs=True`, since the "
+            "softmax of probabilities gives wrong numbers (or `probs=False` if they are logits after all)"
         )
 
 
@@ -426,7 +426,7 @@ def _as_scores(scores: Any, name: str, *, probs: bool | None) -> Tensor:
         return values
     if values.is_complex() or values.dtype is torch.bool or (isinstance(scores, Tensor) and not probs):
         raise TypeError(f"{name} must be floating point numbers, got {_describe(scores)}; pass the network's raw outputs")
-    return values.double()  # whole numbers
+    return values.double()  # integers
 
 
 def _as_labels(target: Any, logits: Any, ignore_index: int) -> Tensor:
@@ -443,8 +443,8 @@ def _as_labels(target: Any, logits: Any, ignore_index: int) -> Tensor:
         labels = _by_name(labels, columns, ignore_index)
     if labels.dtype.kind not in "fiub":
         raise TypeError(
-            f"target must be numbers of classes, got names such as {labels.flat[0]!r}; names are looked up among the "
-            "columns of logits if these are a data frame"
+            f"target must be class indices, got names such as {labels.flat[0]!r}; names are looked up in the columns of "
+            "logits only if those are a data frame"
         )
     values = _from_numpy(labels, "target")
     return _whole(values) if values.is_floating_point() else values
@@ -453,7 +453,7 @@ def _as_labels(target: Any, logits: Any, ignore_index: int) -> Tensor:
 def _by_name(labels: np.ndarray, columns: Any, ignore_index: int) -> np.ndarray:
     """Positions of labels among the columns of a data frame if they have the same type, otherwise unchanged."""
     if not columns.is_unique:
-        raise ValueError(f"logits have two columns called {columns[columns.duplicated()][0]!r}; columns are classes")
+        raise ValueError(f"logits have two columns named {columns[columns.duplicated()][0]!r}; columns are classes")
     found: np.ndarray = columns.get_indexer(labels)
     numbers = labels.dtype.kind in "fiub"
     ignored = labels == ignore_index if numbers else np.zeros(len(labels), dtype=bool)
@@ -468,12 +468,12 @@ def _by_name(labels: np.ndarray, columns: Any, ignore_index: int) -> np.ndarray:
         return labels
     row = int(np.flatnonzero((found < 0) & ~ignored)[0])
     cure = (
-        "are these labels names or positions? For names give them the type of the columns, for positions pass "
+        "are these labels names or positions? For names, give them the type of the columns; for positions, pass "
         "logits.to_numpy()"
         if numbers
         else "labels are names of columns, or their positions, 0 to K - 1"
     )
-    raise ValueError(f"target: row {row} has label {labels[row]!r}, but the columns of logits are called {called}; {cure}")
+    raise ValueError(f"target: row {row} has label {labels[row]!r}, but the columns of logits are named {called}; {cure}")
 
 
 def _check_order(rows: Any, others: Any) -> None:
@@ -482,7 +482,7 @@ def _check_order(rows: Any, others: Any) -> None:
         return
     if rows.is_unique and others.is_unique and rows.isin(others).all():
         raise ValueError(
-            "logits and target have the same index in different orders; bring them together with target.loc[logits.index]"
+            "logits and target have the same index in different orders; align them with target.loc[logits.index]"
         )
 
 
@@ -491,7 +491,7 @@ def _check_missing(labels: np.ndarray) -> None:
         missing = labels != labels if labels.dtype.kind == "f" else np.array([v is None or v != v for v in labels.flat])  # noqa: PLR0124
         if missing.any():
             row = int(np.flatnonzero(missing)[0])
-            raise ValueError(f"target: row {row} has no label; leave the row out, or label it ignore_index")
+            raise ValueError(f"target: row {row} has no label; drop the row, or label it ignore_index")
 
 
 def _whole(labels: Tensor) -> Tensor:
@@ -519,10 +519,10 @@ def _as_array(values: Any, name: str) -> np.ndarray:
     try:
         array = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     except ValueError as error:
-        raise TypeError(f"{name} cannot be made an array: {error}") from error
+        raise TypeError(f"{name} cannot be converted to an array: {error}") from error
     if array.dtype != object:
         return np.asarray(array)
-    try:  # numbers that came as objects
+    try:  # numbers stored as objects
         wanted = np.result_type(*{type(value) for value in array.flat}) if array.size else np.dtype(np.float64)
         return array.astype(wanted if wanted.kind in "fiub" else object)
     except (TypeError, ValueError):
@@ -546,7 +546,7 @@ def _from_numpy(array: np.ndarray, name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
-# Working on samples
+# Processing samples
 
 
 def blocks(samples: Samples) -> Iterator[Block]:
@@ -612,7 +612,7 @@ def check_not_empty(count: int, ignore_index: int = -100, **_: object) -> None:
     """Refuse an empty set of samples; accepts all options of :class:`Given`."""
     if not count:
         raise ValueError(
-            f"there is nothing to measure: no sample is left after leaving out those labelled ignore_index={ignore_index}"
+            f"there is nothing to measure: no samples are left after ignoring those labelled ignore_index={ignore_index}"
         )
 
 

@@ -254,7 +254,7 @@ def test_from_probs() -> None:
     with pytest.raises(ValueError, match=r"probs: row 7 adds up to 1.2, not to 1"):
         cal.from_probs(bad)
     with pytest.raises(
-        ValueError, match=r"probs: row 0 has the value -[0-9.]+, which is no probability; if these are logits"
+        ValueError, match=r"probs: row 0 has the value -[0-9.]+, which is not a probability; if these are logits"
     ):
         cal.from_probs(torch.randn(4, 3) - 5)
     with pytest.raises(ValueError, match="row 3 has the value nan"):
@@ -265,7 +265,9 @@ def test_from_probs() -> None:
         cal.from_probs(dense)
     with pytest.raises(ValueError, match="row 0 adds up to 2, not to 1"):
         cal.from_probs(torch.ones(3, 2, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"probs must have shape .* got \(3,\); probabilities of class 1 alone .*binary"):
+    with pytest.raises(
+        ValueError, match=r"probs must have shape .* got \(3,\); for probabilities of class 1 alone, .*binary"
+    ):
         cal.from_probs(torch.rand(3))
     assert cal.from_probs(bad, tolerance=0.5).shape == bad.shape
 

@@ -288,7 +288,7 @@ def test_bad_input(key: str) -> None:
         calibrator.fit(logits, torch.full_like(target, -100))
     with pytest.raises(ValueError, match="row 3 has no softmax"):
         calibrator.fit(logits.index_fill(0, torch.tensor([3]), torch.nan), target)
-    with pytest.raises(TypeError, match="logits cannot be made an array"):
+    with pytest.raises(TypeError, match="logits cannot be converted to an array"):
         calibrator.fit([[1.0, 2.0], [3.0]], target)
     calibrator.fit(logits, target)
     with pytest.raises(ValueError, match="logits have 4 classes .* was fitted on 3"):

@@ -30,7 +30,7 @@ class LogitsMetric(Metric):
     Args:
         sums: What is summed; only its arithmetic is used, ``torchmetrics`` holds the state.
         probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
-        task: ``"binary"`` if there is one score for each sample.
+        task: ``"binary"`` if there is one score per sample.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 
@@ -243,7 +243,7 @@ class PerImage(LogitsMetric):
         metric: A function such as :func:`ece`.
         ignore_index: Label of pixels to ignore.
         probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
-        task: ``"binary"`` if there is one score for each pixel.
+        task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
     """
 

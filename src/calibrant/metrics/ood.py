@@ -68,7 +68,7 @@ def placements(values: Tensor, others: Tensor) -> Tensor:
 def uncertainty(logits: Array, score: Score, name: str = "", *, probs: bool | None = None) -> Tensor:
     """The score of each sample, in float64."""
     if one_of("score", score, tuple(SCORES)) == "energy" and probs:
-        raise ValueError('score="energy" needs logits: of probabilities it is 0; use "entropy" or "max_prob"')
+        raise ValueError('score="energy" needs logits: for probabilities it is always 0; use "entropy" or "max_prob"')
     argument = f"{name}_logits" if name else "logits"
     scores = tensors.as_logits(logits, probs=probs, name=argument)
     if not scores.numel():

@@ -232,8 +232,8 @@ class Panel(Sums):
 
     Args:
         num_classes: Number of classes K.
-        num_bins: Number of bins of the binned errors.
-        groups: Lists of classes by the name of their group, such as those of :func:`class_groups`.
+        num_bins: Number of bins for the binned errors.
+        groups: Lists of classes by group name, such as those of :func:`class_groups`.
         **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """
 

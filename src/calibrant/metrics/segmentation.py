@@ -51,7 +51,7 @@ def per_image(
         target: ``(N, *spatial)``.
         ignore_index: Label of pixels to ignore.
         probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
-        task: ``"binary"`` if there is one score for each pixel.
+        task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
     """
     samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)

@@ -40,7 +40,7 @@ class Sums(ABC):
 
     @property
     def ignore_index(self) -> int:
-        """Label of samples or pixels to leave out."""
+        """Label of samples or pixels to ignore."""
         return self.given["ignore_index"]
 
     @abstractmethod

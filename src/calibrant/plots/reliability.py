@@ -34,7 +34,7 @@ class ReliabilityDiagram(Figure):
         low: Lower end of the accuracy's interval.
         high: Upper end.
         ece: The expected calibration error.
-        ece_low: Lower end of the interval of the true error; small samples push the ECE itself up.
+        ece_low: Lower end of the interval of the true error; the ECE itself is biased upwards on small samples.
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
@@ -65,7 +65,7 @@ class ReliabilityDiagram(Figure):
         resamples: int = 1000,
         **given: "Unpack[Given]",
     ) -> "ReliabilityDiagram":
-        """Measure a model; 15 bins of equal width by default, 25 in the CALS paper's Figure 4.
+        """Measure a model; 15 equal-width bins by default, 25 in the CALS paper's Figure 4.
 
         ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
         """
@@ -77,12 +77,12 @@ class ReliabilityDiagram(Figure):
 
     @classmethod
     def from_panel(cls, result: PanelResult, name: str = "", *, ece: Interval | None = None) -> "ReliabilityDiagram":
-        """Take the bins of a panel, and the interval of the error: ``ece``, or that of independent samples."""
+        """From the bins of a panel; ``ece`` is the interval of the error, by default that of independent samples."""
         return cls.from_bins(result.bins, ece, name)
 
     @classmethod
     def from_bins(cls, bins: BinStatistics, ece: Interval | None = None, name: str = "") -> "ReliabilityDiagram":
-        """Take sums over bins of equal width, and the interval of the error: ``ece``, or that of independent samples."""
+        """From sums over equal-width bins; ``ece`` is the interval of the error, by default that of independent samples."""
         ece = true_error_interval(bins) if ece is None else ece
         confidence, accuracy = bins.means()
         low, high = wilson(bins.correct, bins.counts, level=ece.level)

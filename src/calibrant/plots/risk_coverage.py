@@ -35,7 +35,7 @@ class RiskCoverage(Figure):
     def from_logits(
         cls, logits: Array, target: Array, name: str = "", *, points: int = 200, **given: "Unpack[Given]"
     ) -> "RiskCoverage":
-        """Measure a model at evenly spaced shares of its samples; of equal confidences, any may come first.
+        """Measure a model at evenly spaced coverages; ties come in any order.
 
         ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
         """

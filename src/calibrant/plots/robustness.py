@@ -38,7 +38,7 @@ class ROC(Figure):
         points: int = 500,
         probs: bool | None = None,
     ) -> "ROC":
-        """From the logits of known and unknown samples, by the name of the curve; by entropy if no scores are given.
+        """From the logits of test and OOD samples, by name of the curve; by entropy if no scores are given.
 
         With ``probs=True`` they are probabilities; see :class:`calibrant.tensors.Given`.
         """

@@ -65,7 +65,7 @@ class Calibrator(nn.Module, ABC):
         samples = tensors.for_measuring(logits, target, **given)
         if not bool(samples.kept.any()):
             ignored = given.get("ignore_index", -100)
-            raise ValueError(f"there is nothing to fit: every sample is labelled ignore_index={ignored}, or there is none")
+            raise ValueError(f"there is nothing to fit: there are no samples, or all are labelled ignore_index={ignored}")
         _check(samples)
         samples = samples._replace(logits=finite(samples.logits.detach()))
         self.num_classes = samples.logits.shape[1]
@@ -85,7 +85,7 @@ class Calibrator(nn.Module, ABC):
     def forward(self, logits: Tensor, *, probs: bool | None = None, task: Task = "multiclass") -> Tensor:
         """Return log-probabilities ``(N, K, *spatial)``, at least float32; see :class:`calibrant.tensors.Given`.
 
-        As a layer of a network it does not wait for the device: there, probabilities are told from logits on the CPU only.
+        As a layer of a network it does not wait for the device: probabilities are then detected on the CPU only.
         """
         logits = tensors.as_logits(logits, probs=False if probs is None and not logits.is_cpu else probs, task=task)
         self._check_fitted(logits)
@@ -98,15 +98,15 @@ class Calibrator(nn.Module, ABC):
         return with_lead(log_probs, logits) if self.preserves_accuracy else log_probs
 
     def transform(self, logits: T, *, probs: bool | None = None, task: Task = "multiclass") -> T:
-        """Calibrated log-probabilities, in the kind that is given: a tensor, an array, a data frame or a list.
+        """Calibrated log-probabilities, in the type of the input: a tensor, an array, a data frame or a list.
 
-        Of single scores, ``task="binary"``, the calibrated log-odds of class 1.
+        For single scores, ``task="binary"``, the calibrated log-odds of class 1.
         """
         found: T = self._transformed(logits, probs, task, lambda log_probs: log_probs, lambda both: both[:, 1] - both[:, 0])
         return found
 
     def predict_proba(self, logits: T, *, probs: bool | None = None, task: Task = "multiclass") -> T:
-        """Calibrated probabilities, in the kind that is given; of single scores, ``task="binary"``, those of class 1."""
+        """Calibrated probabilities, in the type of the input; for single scores, ``task="binary"``, those of class 1."""
         found: T = self._transformed(logits, probs, task, torch.exp, lambda both: both[:, 1].exp())
         return found
 
@@ -114,11 +114,11 @@ class Calibrator(nn.Module, ABC):
     def _transformed(
         self, given: Any, probs: bool | None, task: Task, of_all: Callable[..., Tensor], of_two: Callable[..., Tensor]
     ) -> Any:
-        """Functions of the log-probabilities: of those of all classes, or of two where there is one score for both."""
+        """Apply a function to the log-probabilities: of all classes, or of two that share a single score."""
         columns = tensors.column_names(given)
         if columns is not None and self._columns is not None and columns != self._columns:
             raise ValueError(
-                f"the columns are {_listed(columns)}, but {type(self).__name__} was fitted with {_listed(self._columns)}; "
+                f"the columns are {_listed(columns)}, but {type(self).__name__} was fitted on {_listed(self._columns)}; "
                 "pass the same columns in the same order"
             )
         scores = tensors.as_tensor(given, "logits")
@@ -149,7 +149,7 @@ class Calibrator(nn.Module, ABC):
         return ", ".join(filter(None, [*options, f"{self.num_classes} classes", self.summary(), *ranges]))
 
     def wrap(self, model: nn.Module, *, probs: bool = False) -> nn.Module:
-        """A network that gives calibrated log-probabilities instead of ``model``'s logits; ``torch.export`` takes it.
+        """A network that gives calibrated log-probabilities instead of ``model``'s logits, also for ``torch.export``.
 
         With ``probs=True`` the model's outputs are probabilities.
         """
@@ -242,7 +242,7 @@ class Pointwise(Calibrator):
 
 
 class Logarithm(nn.Module):
-    """Logits of a network that gives probabilities."""
+    """Logits of a network that outputs probabilities."""
 
     def forward(self, probs: Tensor) -> Tensor:
         """Return their logarithms."""

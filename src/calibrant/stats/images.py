@@ -32,7 +32,7 @@ class ImageBins:
 
     @shown
     def update(self, logits: Array, target: Array, **given: "Unpack[Given]") -> None:
-        """Add images ``(n, K, *spatial)``; those without a label do not count. See :class:`calibrant.tensors.Given`."""
+        """Add images ``(n, K, *spatial)``; unlabelled ones are skipped. See :class:`calibrant.tensors.Given`."""
         samples = tensors.for_measuring(logits, target, **given)
         confidence, correct = top_label(samples)
         image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), samples.logits.shape[:2]

@@ -65,7 +65,7 @@ def bootstrap(
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to leave out.
         probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
-        task: ``"binary"`` if there is one score for each sample.
+        task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
     """
@@ -109,7 +109,7 @@ class Counts:
         self.kinds = kinds
         self.measure = measure
         self.images = None if image is None else _table(image.cpu(), kind.cpu(), kinds)
-        # Of millions of pixels the table is all it takes.
+        # For millions of pixels, the table is all that is needed.
         self.kind = kind.cpu() if image is None else torch.empty(0, dtype=torch.long)
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
