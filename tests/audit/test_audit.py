@@ -127,7 +127,9 @@ def test_broken_audits_are_refused_by_place(found: Audit, change: dict[str, obje
 
 
 def test_verdicts(found: Audit, tmp_path: Path) -> None:
-    off = f"confidence is off by {100 * found['ece']:.1f} points on average"
+    interval = found.intervals["debiased_ece"]
+    ends = f"95% interval {100 * interval.low:.1f} to {100 * interval.high:.1f}"
+    off = f"confidence is off by {100 * found['debiased_ece']:.1f} points on average ({ends})"
     assert found.verdict == f"mine: {off}; the model is overconfident. Chance alone does not explain this (p < 0.001)."
     timid = audit(save(tmp_path / "timid.npz", Z / 5), **FAST)
     assert "the model is underconfident. Chance alone does not explain this (p = 0.0" in timid.verdict

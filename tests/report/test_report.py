@@ -65,8 +65,17 @@ def test_it_opens_and_shows_everything(browser, study: Path) -> None:
     text = browser.find_element("tag name", "header").text
     assert "points on average (2 runs each)" in text
     summary = json.loads((study / "study.json").read_text())["summaries"]
-    cell = browser.find_element("css selector", "#table tbody tr:nth-child(2) td:nth-child(3)").text
-    assert cell.startswith(f"{100 * np.mean(summary[1]['before']['ece']):.2f} ± ")
+    cell = browser.find_element("css selector", "#table tbody tr:nth-child(2) td:nth-child(4)").text
+    assert cell.startswith(f"{100 * np.mean(summary[1]['before']['ece']):.2f}\n± ")
+    browser.set_window_size(1280, 900)
+    inside, outside = browser.execute_script(
+        "const t = document.getElementById('table'); return [t.offsetWidth, t.parentElement.clientWidth]"
+    )
+    assert inside <= outside  # nothing of the table is off screen
+    tops = browser.execute_script(
+        "return [...document.querySelectorAll('#histogram .chart')].map(c => c.layout.yaxis.range[1])"
+    )
+    assert len(set(tops)) == 1  # histograms can be compared
 
 
 def test_the_table_sorts(browser, study: Path) -> None:

@@ -144,7 +144,13 @@ class Audit:
         lean = "overconfident" if over > under else "underconfident"
         if math.isclose(over, under, rel_tol=0.5):
             lean = "overconfident about as often as underconfident"
-        text = f"{self.name}: confidence is off by {100 * self['ece']:.1f} points on average; the model is {lean}."
+        # The debiased error and its interval: the ECE of a small sample is too large, and so are the ends of its interval.
+        error = "ece" if self.dense else "debiased_ece"
+        text = f"{self.name}: confidence is off by {100 * self[error]:.1f} points on average"
+        if error in self.intervals:
+            low, high = (100 * getattr(self.intervals[error], end) for end in ("low", "high"))
+            text += f" ({100 * self.intervals[error].level:.0f}% interval {low:.1f} to {high:.1f})"
+        text += f"; the model is {lean}."
         if self.test is None:
             return text
         if self.test.p_value > 0.05:

@@ -16,7 +16,6 @@ from calibrant.plots.reliability import ReliabilityDiagram
 from calibrant.predictions import open_predictions
 from calibrant.report.words import headline
 from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
-from calibrant.stats import bins_interval
 
 #: Maximum number of classes shown by name.
 CLASSES = 200
@@ -163,7 +162,12 @@ def content(found: Collected) -> dict[str, Any]:
         "headline": list(found.words),
         "columns": [{"key": r.key, "title": r.title, "percent": r.percent, "more": r.higher} for r in records],
         "methods": methods,
-        "sections": {**{flag: any(m[flag] for m in methods) for flag in flags}, "scatter": len(methods) > 1},
+        "sections": {
+            **{flag: any(m[flag] for m in methods) for flag in flags},
+            "scatter": len(methods) > 1,
+            "pooled": any(len(own) > 1 for own in found.methods.values()),
+            "runs": any(source.run for source in sources),
+        },
         "how": how,
         "note": found.note,
         "samples": first.audits["before"].samples,
@@ -213,12 +217,11 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
 def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
     """Reliability diagram of all runs pooled."""
     bins = BinStatistics(*(sum(parts) for parts in zip(*(own.bins.statistics() for own in audits), strict=True)))
-    ece = bins_interval(bins)
+    ece = None
     if audits[0].dense:  # pixels are not independent: use the runs' own intervals, from resampling images
-        low, high = (statistics.mean(getattr(own.intervals["ece"], end) for own in audits) for end in ("low", "high"))
-        ece = replace(ece, low=low, high=high)
-    elif len(audits) == 1:
-        ece = audits[0].intervals["ece"]
+        own = [one.intervals["ece"] for one in audits]
+        low, high = (statistics.mean(getattr(interval, end) for interval in own) for end in ("low", "high"))
+        ece = replace(own[0], low=low, high=high)
     return {**ReliabilityDiagram.from_bins(bins, ece, name).to_dict(), "right": bins.correct.round().long().tolist()}
 
 

