@@ -5,7 +5,7 @@ from calibrant.stats.consistency import CalibrationTest, calibration_test
 from calibrant.stats.images import ImageBins
 from calibrant.stats.intervals import Interval, wilson
 from calibrant.stats.ood import auroc_interval
-from calibrant.stats.panels import bins_interval, panel_intervals, panel_test
+from calibrant.stats.panels import bins_interval, panel_intervals, panel_test, true_error_interval
 from calibrant.stats.resampling import bootstrap
 from calibrant.stats.runs import compare_runs, shared_variance
 
@@ -25,5 +25,6 @@ __all__ = [
     "panel_intervals",
     "panel_test",
     "shared_variance",
+    "true_error_interval",
     "wilson",
 ]
