@@ -5,8 +5,9 @@ Messages name Python arguments in backticks, such as `force=True`; the command l
 
 import contextlib
 import difflib
+import signal
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
@@ -21,17 +22,40 @@ class MissingDataError(InputError, FileNotFoundError):
     __str__ = Exception.__str__  # not OSError's, which expects an error number first
 
 
+class Terminated(SystemExit):
+    """SIGTERM was received, as from a scheduler; the exit code says so."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
+
+#: What Python and its libraries raise for values that make no sense.
+UNFIT: Final = (
+    *(ValueError, TypeError, ArithmeticError, LookupError),
+    *(AttributeError, AssertionError, RuntimeError, MemoryError),
+)
+
+
 @contextlib.contextmanager
-def input_errors(where: str = "") -> Iterator[None]:
-    """Turn errors about bad values into an :class:`InputError`; ``where`` is prepended to the message."""
+def input_errors(where: str = "", *, unfit: bool = False) -> Iterator[None]:
+    """Turn errors about bad values into an :class:`InputError`; ``where`` is prepended to the message.
+
+    Args:
+        where: What is wrong.
+        unfit: Also convert errors that only unchecked values cause; for values read from a file.
+    """
     try:
         yield
     except InputError as error:
         if not where or str(error).startswith(where):
             raise
         raise type(error)(f"{where}: {error}") from error
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: {error}" if where else str(error)) from error
+    except UNFIT as error:
+        if not unfit and not isinstance(error, ValueError | TypeError):
+            raise
+        said = " ".join(str(error).split())
+        named = said if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: {said}".removesuffix(": ")
+        raise InputError(f"{where}: {named}" if where else named) from error
 
 
 def lookup(name: str, table: Mapping[str, T], what: str) -> T:

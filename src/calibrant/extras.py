@@ -1,6 +1,9 @@
 """Optional dependencies: whatever the core can do without is imported through here."""
 
+import contextlib
 import importlib
+import os
+from collections.abc import Iterator
 from types import ModuleType
 
 #: The extra of calibrant that installs each package, by import name; empty for core dependencies.
@@ -28,6 +31,9 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+#: Environment variables by which threads that wait for others sleep instead of spinning, if they are there before torch is
+#: imported. On a machine that is used by others too, spinning takes the time of those it waits for.
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
 
 
 def require(module: str, purpose: str) -> ModuleType:
@@ -47,3 +53,17 @@ def require(module: str, purpose: str) -> ModuleType:
         more = f", or everything in calibrant's extra [{extra}]" if extra else ""
         cure = f"pip install {DISTRIBUTIONS.get(package, package)}{more}"
         raise ModuleNotFoundError(f"{purpose} needs {package}, which is not installed: {cure}", name=package) from None
+
+
+@contextlib.contextmanager
+def weights_only() -> Iterator[None]:
+    """Let libraries that read files of weights or data through ``torch.load`` unpickle nothing but tensors."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before, os.environ[name] = os.environ.get(name), "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

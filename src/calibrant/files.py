@@ -1,15 +1,29 @@
-"""Writing files: under a temporary name first, so that nobody ever sees half of one."""
+"""Atomic writes, under a temporary name first, so that nobody ever sees half a file; and folder locks."""
 
 import contextlib
+import errno
 import json
 import math
 import os
+import socket
+import sys
 import tempfile
+import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 from calibrant.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+#: Prefix of temporary files and locks; results never start with it.
+HIDDEN: Final = ".calibrant-"
+#: Maximum length of the names that :func:`file_name` makes.
+LONGEST: Final = 150
+_held: set[Path] = set()
 
 
 @contextlib.contextmanager
@@ -22,7 +36,7 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     path = Path(path)
     refuse_existing(path, force=force)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{HIDDEN}{path.stem}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -33,6 +47,59 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path``. The lock ends with the process that holds it, however it ends.
+
+    Raises:
+        InputError: If another process holds it; ``what`` says what cannot be used now.
+    """
+    place = path.resolve()
+    while True:
+        if place in _held:  # by another thread, which the system would not stop
+            raise InputError(f"{what} is in use by this process; wait until it is done")
+        file = place.open("a+", encoding="utf-8")
+        try:
+            _lock(file)
+        except (BlockingIOError, PermissionError):
+            file.seek(0)
+            owner = file.read().strip()
+            file.close()
+            by = f" ({owner})" if owner else ""
+            raise InputError(f"{what} is in use by another process{by}; wait until it is done") from None
+        if place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat()):
+            break
+        file.close()  # whoever held it has just removed it
+    _held.add(place)
+    try:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+        _held.discard(place)
+        file.close()
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock with lockf rather than flock: forked data workers must not inherit the lock."""
+    if sys.platform == "win32":
+        return
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+        warnings.warn(f"{file.name}: this file system has no locks; let only one process work there", stacklevel=4)
+
+
+def file_name(text: str) -> str:
+    """A text as a file name: special characters are replaced, and a checksum is added if any were."""
+    plain = "".join(c if c.isalnum() or c in "-_.,=+@%()[]' " else "_" for c in text).strip(". ")[:LONGEST]
+    return plain if plain == text else f"{plain}-{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
 
 
 def refuse_existing(path: str | Path, *, force: bool = False) -> None:

@@ -1,14 +1,14 @@
 """Texts: split, words, vectors and padding, against loops that follow the papers' code."""
 
-import codecs
-import pickle
+import hashlib
+import io
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from sklearn.utils import Bunch
 
 import trees
 from calibrant import data, models
@@ -57,18 +57,16 @@ def make(bodies: Sequence[str], labels: Sequence[str], **options) -> data.DataSe
 # Split
 
 
-def fetched_before(root: Path, train: int = 11_314, test: int = 7_532) -> None:
-    """The file in which scikit-learn keeps what it has fetched."""
-    names = [f"group {k}" for k in range(20)]
-    kept = {}
-    for part, count in (("train", train), ("test", test)):
-        target = [i % 20 for i in range(count)]
-        articles = [f"Subject: {part}head\n\n{part} body{k} w{i}" for i, k in enumerate(target)]
-        kept[part] = Bunch(
-            data=articles, target=target, target_names=names, filenames=[str(i) for i in range(count)], DESCR=""
-        )
-    root.mkdir(parents=True, exist_ok=True)
-    (root / "20news-bydate_py3.pkz").write_bytes(codecs.encode(pickle.dumps(kept), "zlib_codec"))
+def published(path: Path, train: int = 300, test: int = 200) -> str:
+    """An archive like the published one; its checksum."""
+    with tarfile.open(path, "w:gz") as archive:
+        for part, count in (("train", train), ("test", test)):
+            for i in range(count):
+                content = f"Subject: {part}head\n\n{part} body{i % 20} w{i}".encode("latin-1")
+                entry = tarfile.TarInfo(f"20news-bydate-{part}/group {i % 20:02}/{i}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_all_articles_are_split_as_in_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,26 +85,35 @@ def test_all_articles_are_split_as_in_the_papers(tmp_path: Path, monkeypatch: py
     assert torch.bincount(torch.cat([part.y for part in parts])).tolist() == [1000] * 15 + [997] + [1000] * 4
 
 
-def test_articles_that_scikit_learn_fetched_are_split_in_the_same_proportions(tmp_path: Path) -> None:
-    """The fetcher is scikit-learn's own, which finds what it needs in its cache."""
-    fetched_before(tmp_path)
-    found = data.create("newsgroups20", root=tmp_path, download=True, vocabulary=20_000)
-    assert [len(part) for part in (found.train, found.validation, found.test)] == [14_229, 848, 3_769]
+def test_articles_are_fetched_once_and_split_in_the_same_proportions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checksum = published(tmp_path / "published.tar.gz")
+    monkeypatch.setattr(newsgroups, "ARCHIVE", (tmp_path / "published.tar.gz").as_uri())
+    monkeypatch.setattr(newsgroups, "CHECKSUM", checksum)
+    root = tmp_path / "data"
+    found = data.create("newsgroups20", root=root, download=True, vocabulary=20_000)
+    assert [len(part) for part in (found.train, found.validation, found.test)] == [377, 23, 100]
     assert found.num_classes == 20
     assert {"train", "test", "body3"} < set(found.vocabulary)
     assert not {"trainhead", "testhead", "subject"} & set(found.vocabulary)
     words = ["padding", *found.vocabulary]
     for text, k in zip(listed(found.test), found.test.y.tolist(), strict=True):
-        assert found.classes[k].replace("group ", "body") in [words[t] for t in text]
+        assert f"body{int(found.classes[k].removeprefix('group '))}" in [words[t] for t in text]
+    assert sorted(path.name for path in root.iterdir()) == ["20news-bydate-test", "20news-bydate-train"]
+    (tmp_path / "published.tar.gz").unlink()
+    assert data.create("newsgroups20", root=root).test.checksum() == found.test.checksum()
 
 
-def test_what_scikit_learn_cannot_fetch_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_, **__) -> None:
-        raise OSError("Name or service not known")
-
-    monkeypatch.setattr("sklearn.datasets._twenty_newsgroups._download_20newsgroups", offline)
-    with pytest.raises(MissingDataError, match=r"scikit-learn could not fetch 20 Newsgroups into .* \(Name or service"):
-        data.newsgroups20(tmp_path, download=True)
+def test_what_cannot_be_fetched_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(tmp_path / "published.tar.gz")
+    monkeypatch.setattr(newsgroups, "ARCHIVE", (tmp_path / "published.tar.gz").as_uri())
+    with pytest.raises(MissingDataError, match="is not 20 Newsgroups as published: its SHA-256 is"):
+        data.newsgroups20(tmp_path / "data", download=True)
+    monkeypatch.setattr(newsgroups, "ARCHIVE", (tmp_path / "nowhere.tar.gz").as_uri())
+    with pytest.raises(MissingDataError, match=r"20 Newsgroups could not be fetched from .* into .* \(.*No such file"):
+        data.newsgroups20(tmp_path / "data", download=True)
+    assert not list((tmp_path / "data").iterdir())
 
 
 def test_splits_follow_the_seed_and_share_nothing() -> None:

@@ -1,6 +1,8 @@
 """Recipes: read, overridden, compared, and what is said when something is wrong with one."""
 
+import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,18 @@ import pytest
 import yaml
 
 from calibrant.errors import InputError
-from calibrant.recipes import RECIPES, Data, LongTail, LossChoice, Model, Optimizer, Recipe, Schedule, find
+from calibrant.recipes import (
+    RECIPES,
+    Data,
+    LongTail,
+    LossChoice,
+    Model,
+    Optimizer,
+    Recipe,
+    Schedule,
+    find,
+    import_name,
+)
 from calibrant.train import check
 
 
@@ -88,9 +101,17 @@ def test_recipes_without_a_name_are_called_like_their_file(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"epoch": 3}, "recipe digits: epoch is not a field of a recipe; did you mean 'epochs'?"),
-        ({"data.nmae": "x"}, "recipe digits: data.nmae is not a field of a recipe; did you mean 'name'?"),
-        ({"data": {"long_tail": {"ration": 3}}}, "recipe digits: data.long_tail.ration is not .*; did you mean 'ratio'?"),
+        ({"epoch": 3}, "recipe digits: epoch is not a field of a recipe; did you mean `epochs`?"),
+        ({"data.nmae": "x"}, "recipe digits: data.nmae is not a field of a recipe; did you mean `data.name`?"),
+        ({"data": {"long_tail": {"ration": 3}}}, "data.long_tail.ration is not .*; did you mean `data.long_tail.ratio`?"),
+        ({"optimizer.learning_rate": 3}, "optimizer.learning_rate is not .*; did you mean `optimizer.lr`?"),
+        ({"learning_rate": 3}, "learning_rate is not .*; did you mean `optimizer.lr`?"),
+        ({"lr": 3}, "lr is not .*; did you mean `optimizer.lr`?"),
+        ({"optimizer.batch_size": 3}, "optimizer.batch_size is not .*; did you mean `batch_size`?"),
+        ({"batch-size": 3}, "batch-size is not .*; did you mean `batch_size`?"),
+        ({"data.num_workers": 3}, "data.num_workers is not .*; did you mean `data.workers`?"),
+        ({"precision": 16}, "precision is not .*; did you mean `trainer.precision`?"),
+        ({"dataset": "x"}, "dataset is not .*; did you mean `data`?"),
         ({"zebra": 3}, "zebra is not a field of a recipe; allowed are name, about, data, model"),
         ({"optimizer.zebra": 3}, "optimizer.zebra is not .*; allowed are optimizer.name, optimizer.lr, optimizer.momentum"),
         ({"epochs": "many"}, "recipe digits: epochs: expected int, got 'many'"),
@@ -111,6 +132,10 @@ def test_wrong_fields_are_named(overrides: dict[str, Any], message: str) -> None
         Recipe.load("digits", **overrides)
 
 
+#: A few lines that stand for a billion values.
+BOMB = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -120,6 +145,13 @@ def test_wrong_fields_are_named(overrides: dict[str, Any], message: str) -> None
         ("!!python/object/apply:os.system ['true']", "mine.yaml cannot be read as YAML .*could not determine a constructor"),
         ("epochs: no", "recipe mine: epochs: expected int, got False"),
         ("data: {1: 2}", "recipe mine: data.1 is not a field of a recipe"),
+        ("epochs: 2001-99-99", "mine.yaml cannot be read as YAML"),
+        ("epochs: !!timestamp x", "mine.yaml cannot be read as YAML"),
+        ("epochs: !!bool x", "mine.yaml cannot be read as YAML"),
+        (f"epochs: {'9' * 5000}", "mine.yaml cannot be read as YAML"),
+        ("a: &a [x, x, x, x, x, x, x, x, x]\n" + BOMB, "mine.yaml holds more than 10,000 values"),
+        ("a: &a [*a]\n", "mine.yaml holds more than 10,000 values"),
+        ("[" * 5000, "mine.yaml cannot be read as YAML"),
     ],
 )
 def test_files_that_are_no_recipes(tmp_path: Path, content: str, message: str) -> None:
@@ -149,6 +181,24 @@ def test_unknown_recipes() -> None:
             "select is ece, but with validate_every = 3 there is no valid",
         ),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"data.limit": 0}, "data.limit must be at least 1"),
+        ({"data.workers": -1}, "data.workers must be at least 0"),
+        ({"data.size": 10**9}, "data.size must be at least 1 and at most 32768"),
+        ({"data.validation": -0.5}, "data.validation must be at least 0"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**40}, "seed must be at least 0 and at most"),
+        ({"num_bins": 10**9}, "num_bins must be at least 1 and at most 10000"),
+        ({"optimizer.momentum": 1.5}, "optimizer.momentum must be at least 0 and at most 1"),
+        ({"optimizer": {"name": "sgd", "nesterov": True, "momentum": 0}}, "optimizer.nesterov needs a momentum"),
+        ({"optimizer.lr": float("nan")}, "optimizer.lr must be more than 0"),
+        ({"schedule.warmup": -1}, "schedule.warmup must be at least 0"),
+        ({"schedule.factor": 0}, "schedule.factor must be more than 0"),
+        ({"schedule.milestones": [-3]}, "schedule.milestones must be at least 0"),
+        ({"name": "../../x"}, "name must be a plain name, for it is that of a folder; got '../../x'"),
+        ({"name": ".."}, "name must be a plain name"),
+        ({"name": ""}, "name must be a plain name"),
+        ({"model.width": date(2020, 1, 1)}, "model.options.width must be a word, a number, or a list of them, got date"),
+        ({"trainer": {"devices": [{1: object()}]}}, "trainer.devices.1 must be a word, a number, or a list"),
         ({"data.stride": 0}, "data.stride must be at least 1"),
         ({"data.long_tail.ratio": 0.5}, "data.long_tail.ratio must be at least 1"),
         ({"loss": "own_code.Squared"}, "loss.name: 'own_code.Squared' is code outside calibrant.*`allow_code=True`"),
@@ -179,8 +229,25 @@ def test_the_first_difference_is_told() -> None:
 
 def test_circumstances_are_no_difference() -> None:
     recipe = Recipe.load("digits")
-    elsewhere = {"data.root": "/elsewhere", "data.workers": 0, "data.download": True, "trainer.devices": 2, "about": "other"}
+    elsewhere = {"data.root": "/elsewhere", "data.workers": 0, "data.download": True, "about": "other"}
+    elsewhere |= {
+        "trainer.devices": 2,
+        "trainer.strategy": "ddp",
+        "trainer.logger": "csv",
+        "trainer.max_time": "00:01:00:00",
+    }
     assert recipe.difference(Recipe.load("digits", **elsewhere)) == ""
+    for name, value in (
+        ("precision", "bf16-mixed"),
+        ("gradient_clip_val", 2.0),
+        ("limit_train_batches", 1),
+        ("limit_val_batches", 0.5),
+        ("accumulate_grad_batches", 4),
+        ("overfit_batches", 2),
+        ("sync_batchnorm", True),
+    ):
+        told = f"trainer.{name} was None, now {value!r}"
+        assert recipe.difference(Recipe.load("digits", **{f"trainer.{name}": value})) == told
     tuples = replace(recipe, model=Model("mlp", {"hidden": (8, 4)}))
     assert tuples.difference(Recipe.load(recipe, model="mlp", **{"model.hidden": [8, 4]})) == ""  # as files have it
 
@@ -216,3 +283,20 @@ def test_yaml_reads_what_is_written() -> None:
     recipe = Recipe.load("digits-lt", about="Straße, 20 %", **{"loss.gamma_max": float("inf")})
     assert "Straße" in recipe.to_yaml()
     assert yaml.safe_load(recipe.to_yaml()) == recipe.to_dict()
+
+
+def test_groups_may_be_given_by_name_or_as_fields() -> None:
+    assert Recipe(loss="mbls", optimizer={"lr": 1}) == Recipe(loss=LossChoice("mbls"), optimizer=Optimizer(lr=1.0))
+    assert Recipe(loss={"name": "mbls", "margin": 6}).loss == LossChoice("mbls", {"margin": 6})
+    assert replace(Recipe(), data="npz").data == Data("npz")
+    assert Recipe.load("digits", loss=LossChoice("mbls", {"margin": 3})).loss == LossChoice("mbls", {"margin": 3})
+    with pytest.raises(InputError, match="optimizer.learning_rate is not a field of a recipe; did you mean `optimizer.lr`"):
+        Recipe(optimizer={"learning_rate": 1})
+
+
+def test_code_is_looked_for_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_the_current_folder.py").write_text("from torch import nn\nclass Net(nn.Flatten): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    found = import_name("of_the_current_folder.Net", allow_code=True)
+    assert found.__name__ == "Net"

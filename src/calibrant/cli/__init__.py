@@ -1,16 +1,18 @@
 """The command line: ``calibrant COMMAND ...``."""
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
 from calibrant import __version__
-from calibrant.errors import InputError
-from calibrant.extras import require
+from calibrant.errors import InputError, Terminated
+from calibrant.extras import WAITING, require
 
 #: Every command and what it does.
 COMMANDS = {
@@ -26,10 +28,58 @@ COMMANDS = {
 }
 #: Commands that also take recipe fields.
 RECIPES = ("train", "compare")
+#: Commands that resume where they were stopped, and what is said then.
+RESUMED = ("train", "compare", "ood", "shift")
+RESUMED_BY = "; run the same command again to resume"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 success, 2 bad usage or input, 130 interrupted."""
+    """Run a command and return its exit code: 0 success, 2 bad usage or input, 130 interrupted, 143 terminated."""
+    for name, value in WAITING.items():  # before torch is imported
+        os.environ.setdefault(name, value)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with _terminating():
+            return _main(given)
+    except (KeyboardInterrupt, Terminated) as stopped:
+        with _deaf():
+            resumes = given[:1] and given[0] in RESUMED
+            print(f"calibrant: interrupted{RESUMED_BY if resumes else ''}", file=sys.stderr)  # noqa: T201
+        return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: what is half done is put away."""
+
+    def stop(*_: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Leave a second Ctrl-C unheard while the first one is answered."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _main(given: list[str]) -> int:
     try:
         require("jsonargparse", "the command line")
         require("rich", "the command line")
@@ -45,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subcommands = parser.add_subcommands(required=True, dest="command")
     for name, purpose in COMMANDS.items():
         subcommands.add_subcommand(name, _module(name).parser(), help=purpose)
-    own, fields = split_fields(list(sys.argv[1:] if arguments is None else arguments))
+    own, fields = split_fields(given)
     config = parser.parse_args(own)
     return _run(config, fields)
 
@@ -81,7 +131,4 @@ def _run(config: object, fields: list[str]) -> int:
             return 0
         error(str(problem))
         return 2
-    except KeyboardInterrupt:
-        error("interrupted")
-        return 128 + signal.SIGINT
     return 0

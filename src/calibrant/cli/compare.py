@@ -51,7 +51,11 @@ def parser() -> Parser:
     )
     options.option("--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators to fit afterwards.")
     options.option("--out", metavar="FOLDER", help="Study folder; runs/RECIPE if not given.")
-    options.option("--jobs", type=int, default=1, help="Runs trained in parallel; they share the CPU cores.")
+    options.option(
+        "--jobs",
+        type=int,
+        help="Runs trained in parallel; they share the CPU cores. If not given, one per core for small networks, else one.",
+    )
     options.option("--launcher", default="local", help="local, or ray for a Ray cluster.")
     options.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="Ray resources per run: gpu=1 cpu=4.")
     options.option("--report", action="store_true", help="Also write report.html.")
@@ -75,7 +79,8 @@ def run(config: Any, fields: list[str]) -> None:
             _tell(job, study)
 
     with _live(study) if live else contextlib.nullcontext():
-        study.run(jobs=config.jobs, launcher=config.launcher, resources=resources, force=config.force, tell=tell)
+        options = {"jobs": config.jobs, "threads": config.threads, "launcher": config.launcher}
+        study.run(resources=resources, force=config.force, tell=tell, **options)
     for job in study.jobs:
         if job.folder in study.state.failed:
             error(f"{job.method}, seed {job.seed} failed: {study.state.failed[job.folder]}")

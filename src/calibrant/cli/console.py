@@ -91,6 +91,7 @@ class Parser(ArgumentParser):
         """Options for training."""
         self.option("--quiet", action="store_true", help="Show no progress.")
         self.option("--force", action="store_true", help="Start over if there is already a run.")
+        self.option("--threads", type=int, help="Threads of a run. If not given, small networks take one.")
         self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the recipe.")
 
 

@@ -1,7 +1,6 @@
 """``calibrant train``: from a recipe to a run folder."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.console import Parser, out, wrote
@@ -44,6 +43,7 @@ def run(config: Any, fields: list[str]) -> None:
     """Train and show the results."""
     from calibrant.errors import InputError, input_errors
     from calibrant.recipes import Recipe
+    from calibrant.runs import RunFolder
 
     recipe = Recipe.load(config.recipe, **parse(fields))
     with input_errors(f"recipe {recipe.name}"):
@@ -55,9 +55,10 @@ def run(config: Any, fields: list[str]) -> None:
     if config.dry_run:
         show_dry_run(recipe, train.dry_run(recipe, allow_code=config.allow_code))
         return
-    folder = Path(config.out) if config.out else Path("runs") / recipe.name / f"{recipe.loss.name}-seed{recipe.seed}"
+    folder = RunFolder(config.out) if config.out else RunFolder.usual(recipe)
+    options = {"force": config.force, "quiet": config.quiet, "allow_code": config.allow_code, "threads": config.threads}
     try:
-        done = train.fit(recipe, folder, force=config.force, quiet=config.quiet, allow_code=config.allow_code)
+        done = train.fit(recipe, folder, **options)
     except train.DivergedError as error:
         raise InputError(f"{error}; the last good checkpoint is kept in {folder}") from error
     if done is not None:

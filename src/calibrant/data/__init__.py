@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
         imagenet_lt as imagenet_lt,
         tiny_imagenet as tiny_imagenet,
     )
+    from calibrant.data.given import Items as Items, dataset_from as dataset_from
     from calibrant.data.images import Files as Files, Images as Images
     from calibrant.data.masks import Masks as Masks
     from calibrant.data.newsgroups import newsgroups20 as newsgroups20, text_files as text_files
@@ -36,11 +37,13 @@ _OTHERS = {
     "Feed": "part",
     "Files": "images",
     "Images": "images",
+    "Items": "given",
     "Masks": "masks",
     "Part": "part",
     "Texts": "texts",
     "altered": "validation_sets",
     "corrupt": "corruptions",
+    "dataset_from": "given",
     "data_root": "places",
     "long_tail_counts": "splits",
     "split_off": "splits",

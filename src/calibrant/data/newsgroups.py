@@ -1,11 +1,16 @@
 """Texts: 20 Newsgroups as in the papers, and any folder or csv of texts."""
 
 import csv
+import hashlib
+import shutil
 import sys
+import tarfile
+import tempfile
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Final
+from urllib.request import urlopen
 
 import torch
 from torch import Tensor
@@ -15,10 +20,14 @@ from calibrant.data.dataset import DataSet
 from calibrant.data.places import data_root, locate
 from calibrant.data.texts import encode, learn_vocabulary, words
 from calibrant.errors import MissingDataError
-from calibrant.extras import require
 
 #: Fractions of the 19,997 articles that the papers hold out for validation and test.
 VALIDATION, TEST = 900 / 19_997, 0.2
+#: The "bydate" version on scikit-learn's mirror, and its SHA-256. scikit-learn's own fetcher would cache it as a pickle in
+#: the data folder, and run whatever is there under that name.
+ARCHIVE: Final = "https://ndownloader.figshare.com/files/5975967"
+CHECKSUM: Final = "8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610"
+BY_DATE: Final = ("20news-bydate-train", "20news-bydate-test")
 
 
 def newsgroups20(
@@ -41,27 +50,26 @@ def newsgroups20(
         root: Data folder; the articles are in ``20_newsgroups/GROUP/*``, or ``20news-bydate-{train,test}/GROUP/*``.
         validation: Articles held out for validation, a number or a fraction.
         test: Articles held out for the test, a number or a fraction.
-        seed: Which ones.
-        vocabulary: Words that are known, padding included; 2,000 in MbLS.
-        length: Words of an article that are kept, the last ones.
-        vectors: File of word vectors, such as ``glove.6B.100d.txt``; trained vectors if not given.
-        download: Let scikit-learn fetch the set that is sorted by date.
+        seed: Seed of the split.
+        vocabulary: Size of the vocabulary, including padding; 2,000 in MbLS.
+        length: Words kept of an article, from its end.
+        vectors: File of word vectors, such as ``glove.6B.100d.txt``; vectors are trained if not given.
+        download: Download the "bydate" version if there is none.
     """
     folder = data_root(root)
-    layouts = (("20_newsgroups",), ("20news-bydate-train", "20news-bydate-test"), ("20news-18828",))
+    layouts = (("20_newsgroups",), BY_DATE, ("20news-18828",))
     found = next((names for names in layouts if all((folder / name).is_dir() for name in names)), None)
-    if found is not None:
-        parts = [_folder(folder / name, "latin-1") for name in found]
-        articles, labels = (list(chain.from_iterable(column)) for column in zip(*parts, strict=True))
-    elif download:
-        articles, labels = _fetched(folder)
-    else:
+    if found is None and not download:
         raise MissingDataError(
             f"20 Newsgroups is not in {folder}: expected {folder / '20_newsgroups'} with a folder for each group and a file "
-            "for each article; pass `data.download=True` to let scikit-learn fetch it"
+            "for each article; pass `data.download=True` to fetch it"
         )
+    if found is None:
+        _fetch(folder)
+    parts = [_folder(folder / name, "latin-1") for name in found or BY_DATE]
+    articles, labels = (list(chain.from_iterable(column)) for column in zip(*parts, strict=True))
     if not articles:
-        raise MissingDataError(f"{folder / found[0] if found else folder} holds no articles: expected GROUP/ARTICLE there")
+        raise MissingDataError(f"{folder / (found or BY_DATE)[0]} holds no articles: expected GROUP/ARTICLE there")
     bodies = [without_header(article) for article in articles]
     return from_texts(
         "newsgroups20",
@@ -256,14 +264,24 @@ def _read(path: Path, encoding: str | None) -> str:
     return text
 
 
-def _fetched(folder: Path) -> tuple[list[str], list[str]]:
-    """Texts and groups from scikit-learn's fetcher."""
-    datasets = require("sklearn.datasets", "fetching 20 Newsgroups")
-    try:
-        found: Any = datasets.fetch_20newsgroups(data_home=str(folder), subset="all", shuffle=False)
-    except OSError as error:
-        raise MissingDataError(f"scikit-learn could not fetch 20 Newsgroups into {folder} ({error})") from error
-    return list(found.data), [found.target_names[k] for k in found.target]
+def _fetch(folder: Path) -> None:
+    """Download the published archive, verify it and unpack it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".calibrant-") as temporary:
+        archive = Path(temporary) / "20news-bydate.tar.gz"
+        try:
+            with urlopen(ARCHIVE, timeout=60) as source, archive.open("wb") as file:
+                shutil.copyfileobj(source, file)
+        except OSError as error:
+            raise MissingDataError(f"20 Newsgroups could not be fetched from {ARCHIVE} into {folder} ({error})") from error
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if found != CHECKSUM:
+            raise MissingDataError(f"what {ARCHIVE} sends is not 20 Newsgroups as published: its SHA-256 is {found}")
+        with tarfile.open(archive) as packed:
+            packed.extractall(temporary, filter="data")
+        for name in BY_DATE:
+            if not (folder / name).exists():
+                (Path(temporary) / name).replace(folder / name)
 
 
 def _read_csv(path: Path) -> tuple[list[str], list[str], list[str]]:

@@ -8,8 +8,9 @@ import torch
 from calibrant.errors import InputError, MissingDataError, input_errors
 from calibrant.runs import Run, RunFolder
 from calibrant.train.checkpoints import load_weights
-from calibrant.train.fit import prepare, same_data
+from calibrant.train.fit import same_data
 from calibrant.train.predictor import Predictor
+from calibrant.train.preparing import prepare
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class TrainedNetwork(Predictor):
         try:
             with input_errors(str(run.folder)):
                 recipe.check(allow_code=allow_code)
-                data, network, loss = prepare(bare, allow_code=allow_code)
+                data, network, loss, _ = prepare(bare, allow_code=allow_code)
         except MissingDataError as error:
             raise MissingDataError(f"{error}; if the data of {run.folder} has moved, pass `data.root`") from error
         same_data(run.folder, data)

@@ -4,7 +4,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from calibrant.errors import InputError, did_you_mean
-from calibrant.extras import require
+from calibrant.extras import require, weights_only
 from calibrant.registry import Entry, lazy, table
 
 if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
@@ -80,11 +80,13 @@ def create(name: str, num_classes: int, *, channels: int = 3, **options: Any) ->
     if name.startswith("smp:"):
         from calibrant.models.segmentation import segmentation  # noqa: PLC0415 - imports torch
 
-        return segmentation(name[4:], num_classes, channels, **options)
+        with weights_only():
+            return segmentation(name[4:], num_classes, channels, **options)
     if name.startswith("timm:"):
         timm = require("timm", f"the model {name}")
         try:
-            network = timm.create_model(name[5:], num_classes=num_classes, in_chans=channels, **options)
+            with weights_only():
+                network = timm.create_model(name[5:], num_classes=num_classes, in_chans=channels, **options)
         except RuntimeError as error:
             hint = did_you_mean(name[5:], timm.list_models())
             raise InputError(f"timm cannot make {name[5:]!r} ({error}){hint}") from error

@@ -1,6 +1,7 @@
 """Recipes of training runs: those of the papers as .yaml files, and your own."""
 
 from calibrant.recipes.recipe import (
+    GIVEN,
     RECIPES,
     Data,
     LongTail,
@@ -15,6 +16,7 @@ from calibrant.recipes.recipe import (
 )
 
 __all__ = [
+    "GIVEN",
     "RECIPES",
     "Data",
     "LongTail",

@@ -1,9 +1,11 @@
 """A recipe: everything that defines a training run."""
 
+import difflib
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
@@ -11,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 from calibrant import data as datasets, losses, models
 from calibrant.checks import in_range, one_of, whole
 from calibrant.data.table import Augmentation, LongTailKind, ValidationSet
-from calibrant.errors import InputError, did_you_mean, input_errors, lookup
+from calibrant.errors import UNFIT, InputError, did_you_mean, input_errors, lookup
 from calibrant.extras import require
+from calibrant.files import file_name
 from calibrant.records import from_fields
 from calibrant.registry import Entry, table
 
@@ -23,11 +26,41 @@ if TYPE_CHECKING:
     from calibrant.losses import Loss
 
 FOLDER = Path(__file__).parent
-#: Fields that say where and how fast, not what: a run goes on when they change.
-CIRCUMSTANCES = (("about",), ("data", "root"), ("data", "workers"), ("data", "download"), ("trainer",))
+#: Fields that affect where and how fast a run trains, not its result: a run can be resumed when they change. Of the
+#: trainer's options, these are the ones known to change nothing but rounding; a run stopped by max_time is not finished.
+CIRCUMSTANCES = (
+    *(("about",), ("data", "root"), ("data", "workers"), ("data", "download")),
+    *(("trainer", name) for name in ("accelerator", "devices", "num_nodes", "strategy", "logger", "log_every_n_steps")),
+    *(("trainer", name) for name in ("max_time", "profiler", "detect_anomaly", "benchmark", "deterministic")),
+)
+#: Largest seed: what is derived from it and the epoch must fit into 64 bits.
+SEEDS = 2**32 - 1
+#: Maximum number of values in a recipe, nested lists included: a few lines of YAML can expand to billions.
+FIELDS = 10_000
 #: Groups whose first field may be given by the group's name alone, such as ``loss="mbls"``; in some, unknown fields are
 #: options of what is named, such as ``loss.margin``.
 GROUPS = {"loss": True, "model": True, "data": False, "optimizer": False, "schedule": False}
+#: Names of fields elsewhere, and here.
+OTHER_NAMES = {
+    **dict.fromkeys(("learning_rate", "rate"), "lr"),
+    **dict.fromkeys(("wd", "decay", "l2"), "weight_decay"),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs"), "epochs"),
+    **dict.fromkeys(("bs", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("bins", "n_bins"), "num_bins"),
+    **dict.fromkeys(("network", "net", "arch", "architecture"), "model"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
+    **dict.fromkeys(("gpus", "devices"), "trainer.devices"),
+    **{name: f"trainer.{name}" for name in ("precision", "accelerator", "strategy", "logger", "max_time")},
+    "dataset": "data",
+    "criterion": "loss",
+    "scheduler": "schedule",
+    "num_workers": "workers",
+    "clip": "trainer.gradient_clip_val",
+    "imbalance": "data.long_tail.ratio",
+    "margin": "loss.margin",
+}
+#: Prefix of the names of networks, losses and data that were passed to ``fit`` as objects.
+GIVEN = "given: "
 
 
 @dataclass
@@ -50,13 +83,13 @@ class Data:
     Attributes:
         name: A data set by name: digits, mnist, fashion-mnist, cifar10, cifar100, svhn, tiny-imagenet, imagenet,
             imagenet-lt, newsgroups20, voc, or your own folders, npz and texts.
-        root: Folder of all data; the environment variable CALIBRANT_DATA if not given.
-        path: File or folder of your own data, alone or under the root.
-        validation: How much is held out for validation, a number or a fraction; the data set's own default if not given.
-        validation_set: clean, or made worse to see what that does: shifted (corrupted images), small (a tenth) or noisy (a
-            fifth of the labels wrong). Adaptive losses, the choice of a checkpoint and the temperature depend on it.
-        seed: Which samples are held out; the seed of the run if not given.
-        download: Let torchvision or scikit-learn download what is missing.
+        root: Data folder; the environment variable CALIBRANT_DATA if not given.
+        path: File or folder of your own data, as given or under the root.
+        validation: Samples held out for validation, a number or a fraction; the data set's own default if not given.
+        validation_set: clean, or degraded on purpose: shifted (corrupted images), small (a tenth) or noisy (a fifth of the
+            labels wrong). It affects adaptive losses, checkpoint selection and the temperature.
+        seed: Seed of the split; the seed of the run if not given.
+        download: Download missing data, if the data set supports it.
         long_tail: Cut the training set down to a long tail.
         limit: Maximum number of samples in each part, for quick experiments.
         options: Other options of the data set's function.
@@ -198,6 +231,14 @@ class Recipe:
     seed: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for group in GROUPS:  # Recipe(loss="mbls"), Recipe(optimizer={"lr": 1e-3})
+            value = getattr(self, group)
+            if isinstance(value, str | Mapping):
+                own = _nest({_full(path, inner): inner for path, inner in _flatten({group: value}).items()})[group]
+                _refuse_unknown(_group(group), own, f"{group}.")
+                setattr(self, group, from_fields(_group(group), own, group))
+
     # Reading and writing
 
     @staticmethod
@@ -219,7 +260,8 @@ class Recipe:
         else:
             path = find(source)
             content, name = read_yaml(path), path.stem
-        own, given = ({_full(path, value): value for path, value in _flatten(part).items()} for part in (content, overrides))
+        changes = {key: asdict(value) if is_dataclass(value) else value for key, value in overrides.items()}  # type: ignore[arg-type]
+        own, given = ({_full(path, value): value for path, value in _flatten(part).items()} for part in (content, changes))
         cleared = tuple(f"{path}." for path, value in given.items() if value == {})
         kept = {path: value for path, value in own.items() if not path.startswith(cleared)}
         with input_errors(f"recipe {name}"):
@@ -254,14 +296,24 @@ class Recipe:
 
     # Checks
 
-    def check(self, *, allow_code: bool = False) -> None:
-        """Refuse what cannot work, naming the field's path and what is allowed."""
+    def check(self, *, allow_code: bool = False, given: Collection[str] = ()) -> None:
+        """Refuse what cannot work, naming the field's path and what is allowed.
+
+        Args:
+            allow_code: Allow code from outside calibrant in the recipe.
+            given: Groups for which an object was passed: data, model, loss.
+        """
+        if not self.name or file_name(self.name) != self.name:
+            raise InputError(f"name must be a plain name, for it is that of a folder; got {self.name!r}")
+        for path, value in _flatten(self.to_dict()).items():
+            _check_plain(path, value)
         for path, name, known in (
             ("data.name", self.data.name, datasets.DATA),
             ("model.name", self.model.name, models.MODELS),
             ("loss.name", self.loss.name, losses.METHODS),
         ):
-            _check_name(path, name, known, allow_code=allow_code)
+            if path.removesuffix(".name") not in given:
+                _check_name(path, name, known, allow_code=allow_code)
         for key, options in self.methods.items():
             method = lookup(key, losses.METHODS, "methods")
             _check_options(f"methods.{key}", options, method.loss)
@@ -275,10 +327,35 @@ class Recipe:
         in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)
         in_range("optimizer.lr", self.optimizer.lr, 0, above=True)
         in_range("optimizer.weight_decay", self.optimizer.weight_decay, 0)
-        for name in ("epochs", "batch_size", "eval_batch_size", "validate_every", "num_bins"):
+        in_range("optimizer.momentum", self.optimizer.momentum, 0, 1)
+        if self.optimizer.name == "sgd" and self.optimizer.nesterov and not self.optimizer.momentum:
+            raise InputError("optimizer.nesterov needs a momentum: `optimizer.momentum=0.9`")
+        for name in ("epochs", "batch_size", "eval_batch_size", "validate_every"):
             whole(name, getattr(self, name), 1)
-        whole("data.stride", self.data.stride, 1)
+        whole("num_bins", self.num_bins, 1)
+        in_range("num_bins", self.num_bins, 1, 10_000)
+        self._check_data()
+        self._check_schedule()
         self._check_select()
+
+    def _check_data(self) -> None:
+        for name, low in (("size", 1), ("longest", 1), ("stride", 1), ("limit", 1), ("workers", 0), ("seed", 0)):
+            value = getattr(self.data, name)
+            if value is not None:
+                whole(f"data.{name}", value, low)
+                in_range(f"data.{name}", value, low, SEEDS if name in ("seed", "limit") else 2**15)
+        whole("seed", self.seed, 0)
+        in_range("seed", self.seed, 0, SEEDS)
+        if self.data.validation is not None:
+            in_range("data.validation", self.data.validation, 0)
+
+    def _check_schedule(self) -> None:
+        for milestone in self.schedule.milestones:
+            whole("schedule.milestones", milestone, 0)
+        whole("schedule.warmup", self.schedule.warmup, 0)
+        in_range("schedule.factor", self.schedule.factor, 0, above=True)
+        in_range("schedule.warmup_lr", self.schedule.warmup_lr, 0)
+        in_range("schedule.minimum", self.schedule.minimum, 0)
 
     def _check_select(self) -> None:
         from calibrant.metrics.panel import PanelResult  # noqa: PLC0415 - imports torch
@@ -294,18 +371,29 @@ class Recipe:
 
     # Building
 
-    def load_data(self, *, allow_code: bool = False) -> "DataSet":
-        """The data set, with its long tail."""
+    def load_data(self, given: Any = None, *, allow_code: bool = False) -> "DataSet":
+        """The data set, with its long tail.
+
+        Args:
+            given: Samples to use instead of the named data set; see :func:`calibrant.data.dataset_from`.
+            allow_code: Allow code from outside calibrant in the recipe.
+        """
         spec = self.data
         seed = self.seed if spec.seed is None else spec.seed
         held = int(spec.validation) if spec.validation is not None and spec.validation >= 1 else spec.validation
+        if given is not None:
+            return self._cut(datasets.dataset_from(given, validation=held, seed=seed), seed)
         known = datasets.DATA.get(spec.name)
         function = known.load() if known is not None else import_name(spec.name, allow_code=allow_code)
         accepted = inspect.signature(function).parameters
         where = {"root": spec.root, "seed": seed, "download": spec.download}  # not every data set takes these
         options = {**spec.options, "path": spec.path, "validation": held}
         options |= {name: value for name, value in where.items() if name in accepted}
-        found = datasets.create(function, **options)
+        return self._cut(datasets.create(function, **options), seed)
+
+    def _cut(self, found: "DataSet", seed: int) -> "DataSet":
+        """Apply the recipe's limit, long tail and change of the validation set."""
+        spec = self.data
         if spec.long_tail.ratio > 1:
             found = found.long_tailed(spec.long_tail.ratio, kind=spec.long_tail.kind, seed=seed)
         found = found if spec.limit is None else found.limited(spec.limit, seed=self.seed)
@@ -365,17 +453,31 @@ def read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", "reading a recipe")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, *UNFIT) as error:  # PyYAML raises all kinds, such as AttributeError for an invalid date
         raise InputError(f"{path} cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} should hold the fields of a recipe, but holds {type(content).__name__}")
+    _check_size(content, path)
     return content
+
+
+def _check_size(content: Any, path: Path) -> None:
+    """Refuse a file that is small but expands to an enormous size through YAML aliases."""
+    left, rest = FIELDS, [content]
+    while rest:
+        value, left = rest.pop(), left - 1
+        rest += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if left < 0:
+            raise InputError(f"{path} holds more than {FIELDS:,} values; a recipe has a few dozen")
 
 
 def import_name(path: str, *, allow_code: bool) -> Callable[..., Any]:
     """Your own class or function by its import path, such as ``package.module.Name``."""
     if not allow_code:
         raise InputError(f"{path!r} is code outside calibrant, which runs only with `allow_code=True`")
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)  # unlike python, a command does not look there
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), name)
@@ -434,16 +536,47 @@ def _refuse_unknown(kind: Any, content: Any, prefix: str) -> None:
     known, hints = [f.name for f in fields(kind)], get_type_hints(kind)
     for name, value in content.items():
         if name not in known:
-            hint = did_you_mean(name, known)
-            allowed = f"allowed are {', '.join(prefix + other for other in known)}"
-            raise InputError(f"{prefix}{name} is not a field of a recipe; {hint.removeprefix('; ') or allowed}")
+            meant = _suggestion(f"{prefix}{name}")
+            hint = f"did you mean `{meant}`?" if meant else f"allowed are {', '.join(prefix + other for other in known)}"
+            raise InputError(f"{prefix}{name} is not a field of a recipe; {hint}")
         if is_dataclass(hints[name]):
             _refuse_unknown(hints[name], value, f"{prefix}{name}.")
+
+
+def _suggestion(path: str) -> str:
+    """The path of the field that was probably meant, first in its own group, then in all; or nothing."""
+    group, _, last = path.replace("-", "_").rpartition(".")
+    last = OTHER_NAMES.get(last.lower(), last)
+    if "." in last:
+        return last
+    known = {path: path.rpartition(".") for path in [*_flatten(Recipe().to_dict()), *GROUPS]}
+    siblings = {name: path for path, (above, _, name) in known.items() if above == group}
+    everywhere = {name: path for path, (_, _, name) in reversed(known.items())}
+    for names in (siblings, everywhere):
+        close = [last] if last in names else difflib.get_close_matches(last, names, n=1)
+        if close:
+            return names[close[0]]
+    return ""
+
+
+def _check_plain(path: str, value: Any) -> None:
+    """Refuse what a file cannot hold, such as dates or objects."""
+    for inner in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(inner, list | tuple):
+            _check_plain(path, inner)
+        elif isinstance(inner, Mapping):
+            for key, more in inner.items():
+                _check_plain(f"{path}.{key}", more)
+        elif not isinstance(inner, str | int | float | None):
+            raise InputError(f"{path} must be a word, a number, or a list of them, got {type(inner).__name__} {inner!r}")
 
 
 def _check_name(path: str, name: str, known: Mapping[str, Any], *, allow_code: bool) -> None:
     if name in known or (path == "model.name" and name.startswith(models.PREFIXES)):
         return
+    if name.startswith(GIVEN):
+        kind = name.removeprefix(GIVEN)
+        raise InputError(f"{path}: {kind} was given to fit() as an object, which a recipe alone cannot make")
     if "." in name or ":" in name:
         if allow_code:
             return

@@ -1,10 +1,11 @@
 """Folders of runs and studies: the only place that knows the names of their files."""
 
+import contextlib
 import csv
 import io
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from calibrant.audit import Audit
 from calibrant.errors import InputError
-from calibrant.files import read_json, replacing, write_json, write_text
+from calibrant.files import HIDDEN, file_name, locked, read_json, replacing, write_json, write_text
 from calibrant.predictions import Predictions, open_predictions
 from calibrant.recipes import Recipe
 from calibrant.recipes.recipe import read_yaml
@@ -33,12 +34,17 @@ class RunFolder:
     #: Files written by a run and by later evaluation of it.
     FOLDERS = ("checkpoints", "predictions", "logs", "figures")
     FILES = (
-        *("metrics.json", "history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
-        *("error.txt", "ood.json", "ood-*.png", "shift.json", "shift.png"),
+        *("metrics.json", "ood.json", "ood-*.png", "shift.json", "shift.png", "error.txt"),
+        *("history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
     )
 
     def __init__(self, path: "str | Path | RunFolder") -> None:
         self.path: Path = path.path if isinstance(path, RunFolder) else Path(path)
+
+    @staticmethod
+    def usual(recipe: Recipe) -> "RunFolder":
+        """Where a run goes if nobody says where: ``runs/RECIPE/LOSS-seedN``."""
+        return RunFolder(Path("runs") / file_name(recipe.name) / file_name(f"{recipe.loss.name}-seed{recipe.seed}"))
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -73,9 +79,17 @@ class RunFolder:
         return self._metrics.exists()
 
     @property
+    def trained(self) -> bool:
+        """Whether there is something that would be lost: an epoch, or a result."""
+        return self.finished or any(self.checkpoint(name).exists() for name in ("last", "previous"))
+
+    @property
     def foreign(self) -> bool:
         """Whether the folder holds something other than a run."""
-        return self.path.exists() and not self.started and (not self.path.is_dir() or any(self.path.iterdir()))
+        if self.started or not self.path.exists():
+            return False
+        ours = (HIDDEN, self.error.name)  # of a start that failed
+        return not self.path.is_dir() or any(not path.name.startswith(ours) for path in self.path.iterdir())
 
     def owns(self, path: Path) -> bool:
         """Whether a file belongs to the run here."""
@@ -92,11 +106,33 @@ class RunFolder:
             raise InputError(f"{self.path} is not finished: run the same calibrant train command again to resume it")
 
     def clear(self) -> None:
-        """Delete the run, and nothing else that may be here."""
+        """Delete the run, and nothing else that may be here: the result first, and last what makes it a run folder."""
+        *others, recipe = self.FILES
+        for path in (path for name in others for path in self.path.glob(name)):
+            path.unlink()
         for name in self.FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for path in (path for name in self.FILES for path in self.path.glob(name)):
-            path.unlink()
+        (self.path / recipe).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep the folder to this process, and clear away what one that was killed left half written.
+
+        Raises:
+            InputError: If another process works here.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = self.path / f"{HIDDEN}lock"
+        try:
+            with locked(lock, str(self)):
+                for folder in (self.path, *(self.path / name for name in self.FOLDERS)):
+                    for path in (*folder.glob(f"{HIDDEN}*"), *folder.glob("new*.ckpt")):
+                        if path != lock:
+                            path.unlink()
+                yield
+        finally:
+            with contextlib.suppress(OSError):  # there is something in it
+                self.path.rmdir()
 
     # Files
 
@@ -129,7 +165,7 @@ class RunFolder:
         return self.path / "shift.json"
 
     def checkpoint(self, name: str) -> Path:
-        """A checkpoint: ``last``, ``previous``, ``best``, or ``new`` while it is being written."""
+        """A checkpoint: ``last``, ``previous``, ``best``, or ``new`` and ``new-best`` while these are being written."""
         return self.path / "checkpoints" / f"{name}.ckpt"
 
     @property
@@ -173,8 +209,8 @@ class RunFolder:
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Write the recipe; from then on this is a run folder."""
-        self.checkpoint("last").parent.mkdir(parents=True, exist_ok=True)
         write_text(self._recipe, recipe.to_yaml())
+        self.checkpoint("last").parent.mkdir(exist_ok=True)
 
     def recipe_text(self) -> str:
         """The text of the recipe file."""

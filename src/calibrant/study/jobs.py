@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.errors import InputError
+from calibrant.files import file_name
 from calibrant.losses import METHODS
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, StudyFolder
@@ -60,7 +61,7 @@ def plan(
             words = [f"{SHORT.get(f, f.removeprefix('loss.'))}={_text(v)}" for f, v in chosen.items()]
             several = [recipe.name] if len(recipes) > 1 else []
             name = ": ".join([*several, loss]) + (f" ({', '.join(words)})" if words else "")
-            place = study.run("-".join([*several, ",".join([loss, *words]), f"seed{seed}"]))
+            place = study.run(file_name("-".join([*several, ",".join([loss, *words]), f"seed{seed}"])))
             own_recipe = Recipe.load(recipe, **{"loss.name": loss, **chosen, "seed": seed})
             found[place] = Job(name, seed, own_recipe, place)
     return list(found.values())

@@ -1,21 +1,24 @@
 """Running the jobs of a study: one after another, in parallel, or on a Ray cluster."""
 
+import contextlib
 import os
+import signal
 import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_all_start_methods, get_context, parent_process, set_start_method
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
 
 import torch
 
 from calibrant.checks import one_of, whole
 from calibrant.errors import InputError, input_errors
-from calibrant.extras import require
+from calibrant.extras import WAITING, require
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, RunResult
 from calibrant.study.jobs import Job
@@ -40,7 +43,8 @@ def execute(
     planned: Sequence[Job],
     state: State,
     *,
-    jobs: int = 1,
+    jobs: int | None = 1,
+    threads: int | None = None,
     launcher: str = "local",
     resources: Mapping[str, float] | None = None,
     force: bool = False,
@@ -52,7 +56,9 @@ def execute(
     Args:
         planned: The jobs of the study.
         state: Updated along the way.
-        jobs: Number of jobs trained in parallel on this machine, which share its cores.
+        jobs: Number of jobs trained in parallel on this machine, which share its cores; None for one per core if the network
+            is small, else one.
+        threads: Threads per job; by default chosen by :func:`calibrant.train.fit` and the number of jobs.
         launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
         resources: Ray resources per job, such as ``{"gpu": 1}``.
         force: Train everything again.
@@ -60,27 +66,25 @@ def execute(
         tell: Called after each job that was trained or failed.
     """
     with input_errors():
-        whole("`jobs`", jobs, 1)
+        whole("`jobs`", 1 if jobs is None else jobs, 1)
+        whole("`threads`", 1 if threads is None else threads, 1)
         one_of("`launcher`", launcher, ("local", "ray"))
-    missing = []
-    for job in planned:
-        finished = None if force else _finished(job)
-        if finished is None:
-            missing.append(job)
-        else:
-            state.done[job.folder] = finished
+    if not force:
+        state.done |= {job.folder: result for job in planned if (result := _finished(job)) is not None}
+    missing = [job for job in planned if job.folder not in state.done]
     if not missing:
         return
     from calibrant.train import check  # noqa: PLC0415 - a finished study needs no Lightning
 
     for job in missing:
         check(job.recipe, allow_code=allow_code)
+    options = Options(force, allow_code, threads)
     if launcher == "ray":
-        results = _on_ray(missing, state, resources or {}, force=force, allow_code=allow_code)
-    elif jobs > 1:
-        results = _at_once(missing, state, jobs, force=force, allow_code=allow_code)
+        results = _on_ray(missing, state, resources or {}, options)
+    elif (at_once := _usual_jobs(missing, allow_code=allow_code) if jobs is None else jobs) > 1:
+        results = _at_once(missing, state, at_once, options)
     else:
-        results = _in_turn(missing, state, force=force, allow_code=allow_code)
+        results = _in_turn(missing, state, options)
     for job, (result, problem) in results:
         state.started.pop(job.folder, None)
         if result is not None:
@@ -100,16 +104,26 @@ def _finished(job: Job) -> RunResult | None:
 Result = tuple[RunResult | None, str]
 
 
-def train_job(recipe: Recipe, folder: RunFolder, force: bool, allow_code: bool, threads: int | None = None) -> Result:
+class Options(NamedTuple):
+    """How jobs are trained.
+
+    Attributes:
+        force: Train again.
+        allow_code: Allow code from outside calibrant in recipes.
+        threads: Threads per job.
+    """
+
+    force: bool
+    allow_code: bool
+    threads: int | None
+
+
+def train_job(recipe: Recipe, folder: RunFolder, options: Options) -> Result:
     """Train one job and return its result, or an error message."""
     from calibrant.train import DivergedError, fit  # noqa: PLC0415 - a finished study needs no Lightning
 
-    if threads is not None:  # in its own process
-        torch.set_num_threads(threads)
-        for kind in (DeprecationWarning, FutureWarning):
-            warnings.simplefilter("ignore", kind)
     try:
-        done = fit(recipe, folder, force=force, quiet=True, allow_code=allow_code)
+        done = fit(recipe, folder, quiet=True, **options._asdict())
     except (InputError, DivergedError, OSError, ValueError, TypeError) as error:
         return None, str(error)
     except Exception as error:  # noqa: BLE001 - an error in one run must not end the study
@@ -119,46 +133,124 @@ def train_job(recipe: Recipe, folder: RunFolder, force: bool, allow_code: bool, 
     return (None, "it ran as another process of a distributed job") if done is None else (done.result, "")
 
 
-def _in_turn(planned: Sequence[Job], state: State, **options: bool) -> Iterator[tuple[Job, Result]]:
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _usual_jobs(planned: Sequence[Job], *, allow_code: bool) -> int:
+    """One job per core if the first job's network is small and there is no accelerator, else one."""
+    first = planned[0].recipe
+    most = min(cores(), len(planned))
+    alone = {"devices", "num_nodes", "strategy"} & set(first.trainer)
+    if most == 1 or alone or torch.cuda.is_available() or torch.backends.mps.is_available():
+        return 1
+    from calibrant.train.preparing import is_small, prepare  # noqa: PLC0415 - Lightning is slow to import
+
+    try:
+        return most if is_small(first, prepare(first, allow_code=allow_code).operations) else 1
+    except (InputError, OSError):  # reported when its turn comes
+        return 1
+
+
+def _in_turn(planned: Sequence[Job], state: State, options: Options) -> Iterator[tuple[Job, Result]]:
     for job in planned:
         state.started[job.folder] = time.time()
-        yield job, train_job(job.recipe, job.folder, **options)
+        yield job, train_job(job.recipe, job.folder, options)
 
 
-def _at_once(planned: Sequence[Job], state: State, jobs: int, **options: bool) -> Iterator[tuple[Job, Result]]:
-    threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare) as pool:
-        waiting: dict[Future[Result], Job] = {}
-        for job in planned:
-            task = pool.submit(train_job, job.recipe, job.folder, options["force"], options["allow_code"], threads)
-            waiting[task] = job
-            state.started[job.folder] = time.time()
-        for task in as_completed(waiting):
-            error = task.exception()
-            if error is None:
-                yield waiting[task], task.result()
-            else:  # a process that died
-                yield waiting[task], (None, f"its process died ({type(error).__name__}); run the same command again to resume it")
+def _at_once(planned: Sequence[Job], state: State, jobs: int, options: Options) -> Iterator[tuple[Job, Result]]:
+    """Several workers; if one dies, its job has failed and a new worker replaces it."""
+    if options.threads is None and "OMP_NUM_THREADS" not in os.environ:
+        options = options._replace(threads=max(1, cores() // jobs))
+    waiting, idle, busy = deque(planned), list[_Worker](), dict[_Worker, Job]()
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < jobs:
+                worker = idle.pop() if idle else _Worker()
+                busy[worker] = job = waiting.popleft()
+                state.started[job.folder] = time.time()
+                worker.begin(job, options)
+            wait([handle for worker in busy for handle in (worker.pipe, worker.process.sentinel)])
+            for worker in [worker for worker in busy if worker.ready]:
+                job, result = busy.pop(worker), worker.result()
+                if worker.process.is_alive():
+                    idle.append(worker)
+                yield job, result
+    finally:
+        for worker in (*idle, *busy):
+            worker.process.kill()
+
+
+class _Worker:
+    """A process that trains one job after another."""
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs,))
+        absent = [name for name in WAITING if name not in os.environ]
+        os.environ.update({name: WAITING[name] for name in absent})  # inherited by the process
+        try:
+            self.process.start()
+        finally:
+            for name in absent:
+                del os.environ[name]
+        theirs.close()
+
+    def begin(self, job: Job, options: Options) -> None:
+        """Start a job."""
+        self.pipe.send((job.recipe, job.folder, options))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the job, or the process, has ended."""
+        return self.pipe.poll() or not self.process.is_alive()
+
+    def result(self) -> Result:
+        """The result of the job."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.pipe.poll():  # otherwise it would wait for data workers, which outlive it briefly and send nothing
+                found: Result = self.pipe.recv()
+                return found
+        self.process.join()
+        code = self.process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return None, f"its process {how}; run the same command again to resume it"
+
+
+def _work(pipe: "Connection[Any, Any]") -> None:
+    """Train the jobs that arrive through the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the study, which ends its processes
+    _prepare()
+    while True:
+        try:
+            recipe, folder, options = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(train_job(recipe, folder, options))
 
 
 def _prepare() -> None:
-    """Make a pool process train like a standalone one, and end with the study.
+    """Make a process of a study train like a standalone one, and end with the study.
 
     If the study is killed, its processes must not keep training unseen in folders that the same command would resume.
     """
     set_start_method(get_all_start_methods()[0], force=True)  # spawned data workers would import torch each time
+    for kind in (DeprecationWarning, FutureWarning):
+        warnings.simplefilter("ignore", kind)
 
-    def wait() -> None:
+    def wait_for_the_end() -> None:
         parent = parent_process()
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
 
 
 def _on_ray(
-    planned: Sequence[Job], state: State, resources: Mapping[str, float], **options: bool
+    planned: Sequence[Job], state: State, resources: Mapping[str, float], options: Options
 ) -> Iterator[tuple[Job, Result]]:
     ray = require("ray", "the Ray launcher")
     if not ray.is_initialized():
@@ -174,11 +266,11 @@ def _on_ray(
         needs["resources"] = own
     # A worker that dies is replaced, and the job resumes from its last checkpoint.
     task: Any = ray.remote(max_retries=3, **needs)(train_job)
-    threads = max(1, int(needs["num_cpus"]))
+    if options.threads is None:
+        options = options._replace(threads=max(1, int(needs["num_cpus"])))
     waiting = {}
     for job in planned:
-        arguments = (job.recipe, RunFolder(job.folder.path.resolve()), options["force"], options["allow_code"], threads)
-        waiting[task.remote(*arguments)] = job
+        waiting[task.remote(job.recipe, RunFolder(job.folder.path.resolve()), options)] = job
         state.started[job.folder] = time.time()
     while waiting:
         ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)

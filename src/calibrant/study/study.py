@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant import data as datasets
 from calibrant.errors import InputError, input_errors, lookup
 from calibrant.evaluation.calibration import check_methods
-from calibrant.files import replacing
+from calibrant.files import file_name, replacing
 from calibrant.losses import METHODS
 from calibrant.metrics.table import MEASURES, measure
 from calibrant.plots import MethodBars
@@ -71,6 +71,8 @@ class Study:
         study.state, study.shown = State(), result.metrics
         study.jobs = []
         for job in result.jobs:
+            if file_name(job.folder) != job.folder:
+                raise InputError(f"{place}: study.json names the folder {job.folder!r}, which is not one of its own")
             run = place.run(job.folder)
             if not run.started:
                 continue
@@ -105,7 +107,8 @@ class Study:
     def run(
         self,
         *,
-        jobs: int = 1,
+        jobs: int | None = 1,
+        threads: int | None = None,
         launcher: str = "local",
         resources: Mapping[str, float] | None = None,
         force: bool = False,
@@ -114,14 +117,16 @@ class Study:
         """Train the missing runs; failures are recorded in ``state.failed`` and do not stop the others.
 
         Args:
-            jobs: Number of runs trained in parallel on this machine, which share its cores.
+            jobs: Number of runs trained in parallel on this machine, which share its cores; None for one on each core
+                if the network is small, else one.
+            threads: Threads of each run; if not given, as :func:`calibrant.train.fit` and the number of jobs have it.
             launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
             resources: Ray resources per run, such as ``{"gpu": 1}``.
             force: Train everything again.
             tell: Called after each run that was trained or failed.
         """
-        options = {"jobs": jobs, "launcher": launcher, "resources": resources, "force": force, "tell": tell}
-        execute(self.jobs, self.state, allow_code=self.allow_code, **options)  # type: ignore[arg-type]
+        options: Any = {"jobs": jobs, "threads": threads, "launcher": launcher, "resources": resources, "force": force}
+        execute(self.jobs, self.state, allow_code=self.allow_code, tell=tell, **options)
         if not self.state.done:
             problems = "; ".join(f"{job.method}: {self.state.failed.get(job.folder, '')}" for job in self.jobs[:3])
             raise InputError(f"no run of {self.folder} finished ({problems})")

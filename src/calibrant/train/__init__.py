@@ -7,6 +7,7 @@ require("lightning.pytorch", "calibrant.train")
 from calibrant.recipes import RECIPES, Recipe  # noqa: E402
 from calibrant.runs import Run, RunFolder  # noqa: E402
 from calibrant.train.engine import DivergedError  # noqa: E402
-from calibrant.train.fit import check, dry_run, fit  # noqa: E402
+from calibrant.train.fit import dry_run, fit  # noqa: E402
+from calibrant.train.preparing import check  # noqa: E402
 
 __all__ = ["RECIPES", "DivergedError", "Recipe", "Run", "RunFolder", "check", "dry_run", "fit"]

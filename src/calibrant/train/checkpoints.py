@@ -1,13 +1,14 @@
 """Checkpoints: found, read without running code, and matched with their recipe."""
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, input_errors
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder
 from calibrant.train.engine import FORMAT
@@ -26,6 +27,8 @@ def newest_checkpoint(folder: RunFolder, recipe: Recipe, *, say: bool = True) ->
                 warnings.warn(f"{error}; it is skipped", UserWarning, stacklevel=3)
             continue
         return path
+    if say and folder.trained:
+        warnings.warn(f"{folder} has no checkpoint that can be used; training starts over", UserWarning, stacklevel=3)
     return None
 
 
@@ -33,25 +36,31 @@ def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
     """Read a checkpoint without running code.
 
     Raises:
-        InputError: If it is truncated, or not one of this recipe.
+        InputError: If it is truncated, damaged or not of this recipe.
     """
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # checks what torch.load does not: the checksums that torch.save wrote
+        content = {} if damaged else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise InputError(f"{path} cannot be read; it may be truncated ({type(error).__name__})") from error
-    mark = content.get("calibrant") if isinstance(content, dict) else None
-    if not isinstance(mark, dict) or mark.get("format") != FORMAT:
+    if damaged:
+        raise InputError(f"{path} is damaged: it is no longer what was written")
+    found: dict[str, Any] = content if isinstance(content, dict) else {}
+    mark = found.get("calibrant")
+    if not isinstance(mark, dict) or mark.get("format") != FORMAT or not isinstance(mark.get("recipe"), dict):
         raise InputError(f"{path} is not a calibrant checkpoint")
     difference = Recipe.load(mark["recipe"]).difference(recipe)
     if difference:
         raise InputError(f"{path} belongs to another recipe ({difference})")
-    return content
+    return found
 
 
 def load_weights(recipe: Recipe, folder: RunFolder, network: nn.Module) -> int:
     """Load the weights of the reported checkpoint into a network, and return its epoch."""
-    best = folder.checkpoint("best")
-    content = load_checkpoint(best if recipe.select != "last" and best.exists() else folder.checkpoint("last"), recipe)
-    weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
-    network.load_state_dict(weights)
-    return int(content["epoch"])
+    path = folder.checkpoint("last") if recipe.select == "last" else folder.checkpoint("best")
+    content = load_checkpoint(path, recipe)
+    with input_errors(f"{path} does not fit the network of its recipe", unfit=True):
+        weights = {k.removeprefix("network."): v for k, v in content["state_dict"].items() if k.startswith("network.")}
+        network.load_state_dict(weights)
+        return int(content["epoch"])

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import time
 from typing import Any
 
@@ -143,6 +144,11 @@ class Module(lightning.LightningModule):
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.adapt()
 
+    @property
+    def whole_epoch(self) -> bool:
+        """Whether all batches of the epoch were trained on; not if time ran out."""
+        return len(self._losses) >= int(self.trainer.num_training_batches)
+
     def train_loss(self) -> float:
         """Mean loss of the epoch's batches."""
         return float(torch.stack(self._losses).double().mean()) if self._losses else math.nan
@@ -159,8 +165,9 @@ class Module(lightning.LightningModule):
 class Keeper(lightning.Callback):
     """Writes history and checkpoints at the end of each epoch, so that the two always agree.
 
-    The order is: history in memory, checkpoint ``last.ckpt`` (the one before stays as ``previous.ckpt``), then the files
-    made from it. Whenever the process is killed, the newest complete checkpoint holds everything.
+    The order is: history in memory, checkpoint ``best.ckpt`` if it is the best, ``last.ckpt`` (the one before stays as
+    ``previous.ckpt``), then the files made from it. Whenever the process is killed, the newest complete checkpoint holds
+    everything, and anything newer is made again.
 
     Args:
         folder: The run folder.
@@ -172,6 +179,7 @@ class Keeper(lightning.Callback):
         self.rows: list[dict[str, float]] = []
         self.learned: dict[str, list[Tensor]] = {}
         self.best = math.inf
+        self.begun = False
 
     def state_dict(self) -> dict[str, Any]:
         """What goes into the checkpoint."""
@@ -186,6 +194,17 @@ class Keeper(lightning.Callback):
         self.rows, self.best = state_dict["rows"], state_dict["best"]
         self.learned = {name: list(path) for name, path in state_dict["learned"].items()}
 
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Note that errors from now on are not caused by a checkpoint."""
+        del trainer, pl_module
+        self.begun = True
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Make trainer.max_time apply to each command."""
+        del trainer, pl_module
+        for name in [name for name in checkpoint["callbacks"] if name.startswith("Timer")]:
+            del checkpoint["callbacks"][name]
+
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Mark it as ours."""
         del trainer
@@ -194,6 +213,8 @@ class Keeper(lightning.Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Record the epoch."""
         assert isinstance(pl_module, Module)  # noqa: S101
+        if not pl_module.whole_epoch:
+            return
         epoch = trainer.current_epoch
         self.rows = [row for row in self.rows if row["epoch"] < epoch]
         row = {"epoch": epoch, "train_loss": pl_module.train_loss(), "lr": trainer.optimizers[0].param_groups[0]["lr"]}
@@ -205,9 +226,9 @@ class Keeper(lightning.Callback):
             if isinstance(pl_module.loss, AdaptiveLoss):
                 row |= self._keep_learned(pl_module.loss)
             if self.select != "last":
-                sign = -1 if MEASURES[self.select].higher else 1
-                better = sign * result[self.select] < self.best
-                self.best = min(sign * result[self.select], self.best)
+                value = (-1 if MEASURES[self.select].higher else 1) * result[self.select]
+                better = value < self.best or not self.folder.checkpoint("best").exists()
+                self.best = min(self.best, value)
             pl_module.result = None
         row["seconds"] = pl_module.seconds()
         self.rows.append(row)
@@ -215,8 +236,11 @@ class Keeper(lightning.Callback):
         for logger in trainer.loggers:
             logger.log_metrics({name: value for name, value in row.items() if name != "epoch"}, step=epoch)
         if trainer.is_global_zero:
-            learned = {name: torch.stack(path).numpy() for name, path in self.learned.items()}
-            self.folder.write_history(self.rows, learned)
+            self.write()
+
+    def write(self) -> None:
+        """Write the files made from the checkpoint's content."""
+        self.folder.write_history(self.rows, {name: torch.stack(path).numpy() for name, path in self.learned.items()})
 
     def _keep_learned(self, loss: AdaptiveLoss) -> dict[str, float]:
         """Record the learned state of the loss, and return the values to log."""
@@ -236,15 +260,17 @@ class Keeper(lightning.Callback):
             return
         with new.open("rb") as file:
             os.fsync(file.fileno())
+        if better:
+            temporary = self.folder.checkpoint("new-best")
+            temporary.unlink(missing_ok=True)
+            try:
+                os.link(new, temporary)
+            except OSError:  # a file system without links
+                shutil.copyfile(new, temporary)
+            temporary.replace(self.folder.checkpoint("best"))
         if last.exists():
             last.replace(self.folder.checkpoint("previous"))
         new.replace(last)
-        if better:
-            best = self.folder.checkpoint("best")
-            temporary = best.with_suffix(".new")
-            temporary.unlink(missing_ok=True)
-            os.link(last, temporary)
-            temporary.replace(best)
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:

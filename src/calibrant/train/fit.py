@@ -1,12 +1,13 @@
 """From a recipe to a run folder."""
 
+import contextlib
 import logging
 import os
 import platform
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,13 +16,13 @@ from typing import Any
 import lightning.pytorch as lightning
 import numpy as np
 import torch
-from lightning.pytorch import loggers as lightning_loggers
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from calibrant import __version__
 from calibrant.audit import audit
 from calibrant.data import DataSet, Masks
-from calibrant.errors import InputError, input_errors
+from calibrant.errors import UNFIT, InputError, Terminated, input_errors
 from calibrant.losses import Loss
 from calibrant.models import needs
 from calibrant.posthoc import TemperatureScaling
@@ -31,89 +32,103 @@ from calibrant.runs import Environment, Run, RunFolder, RunResult
 from calibrant.train.batches import Batches, feed_of
 from calibrant.train.checkpoints import load_weights, newest_checkpoint
 from calibrant.train.engine import Keeper, Module
-from calibrant.train.options import check_trainer
+from calibrant.train.options import make_loggers
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
-from calibrant.train.progress import Bar
+from calibrant.train.preparing import Prepared, check, prepare, take_given, threads_of
+from calibrant.train.progress import Progress
 
 
 def fit(
-    recipe: Recipe, folder: str | Path | RunFolder, *, force: bool = False, quiet: bool = False, allow_code: bool = False
+    recipe: str | Path | Recipe | Mapping[str, Any],
+    folder: str | Path | RunFolder | None = None,
+    *,
+    force: bool = False,
+    quiet: bool = False,
+    allow_code: bool = False,
+    threads: int | None = None,
+    **fields: Any,
 ) -> Run | None:
     """Train, resume training, or return a finished run.
 
     Args:
-        recipe: The recipe.
-        folder: The run folder. An interrupted run is resumed, a finished one is returned.
+        recipe: Name of a built-in recipe, a .yaml, a mapping of fields, or a recipe.
+        folder: The run folder, ``runs/RECIPE/LOSS-seedN`` if not given. An interrupted run is resumed, a finished one is
+            returned.
         force: Start over.
-        quiet: Show no progress bar.
+        quiet: Show no progress.
         allow_code: Allow code from outside calibrant in the recipe.
+        threads: Number of threads. If not given, small networks use one, unless OMP_NUM_THREADS is set.
+        **fields: Fields of the recipe, as in :meth:`calibrant.train.Recipe.load`: ``loss="mbls"``. ``model`` and ``loss``
+            may also be modules, and ``data`` samples (see :func:`calibrant.data.dataset_from`), such as a pair of tensors.
+            A network passed in ends up with the weights of the run.
 
     Returns:
         The run; None in all but the first process of a distributed job.
 
     Raises:
-        InputError: If the folder holds something else.
+        InputError: If something is wrong with the recipe, or the folder holds something else.
     """
-    check(recipe, allow_code=allow_code)
-    folder = RunFolder(folder)
+    named, given = take_given(fields)
+    cleared = {name: replace(getattr(Recipe(), name)) for name in given}  # drop the options of what the recipe names
+    recipe = Recipe.load(replace(Recipe.load(recipe), **cleared), **named) if given else Recipe.load(recipe, **named)
+    check(recipe, allow_code=allow_code, given=given)
+    folder = RunFolder(folder or RunFolder.usual(recipe))
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
-    if first and _prepare(recipe, folder, force=force):
+    if first and _settled(recipe, folder, force=force):
         return Run.load(folder)
-    data, network, loss = prepare(recipe, allow_code=allow_code)
-    if first:
-        _describe(recipe, folder, data)
-    module = Module(recipe, network, loss, data)
-    trainer = make_trainer(recipe, [Keeper(folder, recipe.select), *([] if quiet else [Bar()])], folder.path)
-    checkpoint = newest_checkpoint(folder, recipe, say=first)
-    trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
+    prepared = prepare(recipe, allow_code=allow_code, given=given)
+    keeper = Keeper(folder, recipe.select)
+    trainer = make_trainer(recipe, [keeper, *([] if quiet else [Progress()])], folder.path, allow_code=allow_code)
+    # Nothing is written before this: a start that fails leaves nothing behind.
+    with threads_of(recipe, prepared.operations, threads), folder.claimed() if first else contextlib.nullcontext():
+        if first and _settled(recipe, folder, force=force):  # by another process in the meantime
+            return Run.load(folder)
+        if first:
+            _start(recipe, folder, prepared.data, force=force)
+        return _train(recipe, folder, prepared, trainer, keeper)
+
+
+def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: lightning.Trainer, keeper: Keeper) -> Run | None:
+    module = Module(recipe, prepared.network, prepared.loss, prepared.data)
+    checkpoint = newest_checkpoint(folder, recipe, say=trainer.is_global_zero)
+    try:
+        with _trainer_errors():
+            trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+    except SystemExit:  # what Lightning turns signals into
+        if trainer.received_sigterm:
+            raise Terminated from None
+        if trainer.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    except UNFIT as error:
+        if checkpoint is None or keeper.begun:
+            raise
+        raise InputError(
+            f"{checkpoint} does not fit its run ({type(error).__name__}: {' '.join(str(error).split())}); pass `force=True` "
+            "to start over"
+        ) from error
     if not trainer.is_global_zero:
         return None
-    return finish(recipe, folder, data, network, loss, module.device)
+    if len(keeper.rows) < recipe.epochs:
+        by = "trainer.max_time" if recipe.trainer.get("max_time") else "the trainer"
+        done = f"{len(keeper.rows)} of {recipe.epochs} epochs"
+        raise InputError(f"{folder} was stopped by {by} after {done}; run the same command again to resume")
+    keeper.write()  # what a killed process did not get to
+    return finish(recipe, folder, prepared.data, prepared.network, prepared.loss, module.device)
 
 
-def check(recipe: Recipe, *, allow_code: bool = False) -> None:
-    """Refuse a recipe that cannot work, options of the trainer included."""
-    recipe.check(allow_code=allow_code)
-    check_trainer(recipe.trainer)
-
-
-def prepare(recipe: Recipe, *, allow_code: bool = False) -> tuple[DataSet, nn.Module, Loss]:
-    """Data, network and loss of a recipe, all labels looked at before hours are spent on them.
+def make_trainer(
+    recipe: Recipe, callbacks: list[Any], folder: Path | None, *, allow_code: bool = False
+) -> lightning.Trainer:
+    """Lightning's trainer, with the recipe's options.
 
     Raises:
-        InputError: If something is wrong with them.
+        InputError: If one of them makes no sense, at least on this machine.
     """
-    with input_errors():
-        data = recipe.load_data(allow_code=allow_code)
-        data.train.check_augmentation(recipe.augmentation)
-        data.check()
-        return data, *build(recipe, data, allow_code=allow_code)
-
-
-def build(recipe: Recipe, data: DataSet, *, allow_code: bool = False) -> tuple[nn.Module, Loss]:
-    """Network and loss of a recipe, the same weights for the same seed."""
-    torch.manual_seed(recipe.seed)
-    network = recipe.build_model(data.num_classes, data.facts, allow_code=allow_code)
-    if any(isinstance(p, nn.UninitializedParameter) for p in network.parameters()):
-        feed = feed_of(recipe, data, needs(network))
-        sample = next(iter(Batches(data.validation, 2, replace(feed, workers=0))))[0]
-        with torch.no_grad():
-            network(sample)
-    if recipe.model.compile:
-        network.compile()
-    return network, recipe.build_loss(data.num_classes, data.ignore_index, allow_code=allow_code)
-
-
-def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> lightning.Trainer:
-    """Lightning's trainer, with the recipe's options."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.WARNING)  # calibrant reports the rest itself
-    options = {"logger": False, **recipe.trainer}
-    if isinstance(options["logger"], str):
-        options["logger"] = _logger(options["logger"], folder)
-    with warnings.catch_warnings():
+    options = {**recipe.trainer, "logger": make_loggers(recipe.trainer.get("logger"), folder, allow_code=allow_code)}
+    with warnings.catch_warnings(), input_errors("trainer", unfit=True), _trainer_errors():
         warnings.simplefilter("ignore")
         return lightning.Trainer(
             max_epochs=recipe.epochs,
@@ -129,37 +144,51 @@ def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> l
         )
 
 
-def _logger(name: str, folder: Path | None) -> Any:
-    kinds = {"csv": "CSVLogger", "tensorboard": "TensorBoardLogger"}
-    kind = getattr(lightning_loggers, kinds.get(name, name), None)
-    if kind is None:
-        raise InputError(f"trainer.logger must be csv, tensorboard or the name of one of lightning's loggers, got {name!r}")
-    return kind(save_dir=str(folder or "."), name="logs")
+@contextlib.contextmanager
+def _trainer_errors() -> Iterator[None]:
+    """Turn Lightning's complaints about its options into input errors."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise InputError(f"trainer: {' '.join(str(error).split())}") from error
 
 
 # The folder
 
 
-def _prepare(recipe: Recipe, folder: RunFolder, *, force: bool) -> bool:
-    """Start or resume; True if there is nothing left to do."""
+def _settled(recipe: Recipe, folder: RunFolder, *, force: bool) -> bool:
+    """Whether there is nothing left to do.
+
+    Raises:
+        InputError: If something else is there that would be lost.
+    """
     if folder.foreign:
         raise InputError(f"{folder} exists and is not a run folder; pass another `out`")
-    if force:
+    if force or not folder.started or not folder.trained:
+        return False
+    difference = folder.recipe().difference(recipe)
+    if difference:
+        raise InputError(
+            f"{folder} holds a run of another recipe ({difference}); pass another `out`, or `force=True` to start over"
+        )
+    return folder.finished
+
+
+def _start(recipe: Recipe, folder: RunFolder, data: DataSet, *, force: bool) -> None:
+    """Set up the folder for this run."""
+    if force or not folder.trained:
         folder.clear()
-    if folder.started:
-        difference = folder.recipe().difference(recipe)
-        if difference:
-            raise InputError(
-                f"{folder} holds a run of another recipe ({difference}); pass another `out`, or `force=True` to start over"
-            )
-        if folder.finished:
-            return True
+    else:
+        same_data(folder, data)
+    before = folder.environment()
     folder.write_recipe(recipe)
-    return False
+    folder.write_environment(_describe(recipe, data, before))
+    if data.split:
+        folder.write_split({name: indices.numpy() for name, indices in data.split.items()})
 
 
-def _describe(recipe: Recipe, folder: RunFolder, data: DataSet) -> None:
-    """Write what the run depends on: versions, machine, data."""
+def _describe(recipe: Recipe, data: DataSet, before: Environment | None) -> Environment:
+    """What the run depends on: versions, machine, data."""
     packages = ("lightning", "torchmetrics")
     now = Environment(
         data=_fingerprints(data),
@@ -180,13 +209,7 @@ def _describe(recipe: Recipe, folder: RunFolder, data: DataSet) -> None:
             "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         },
     )
-    before = folder.environment()
-    if before is not None:
-        same_data(folder, data)
-        now = replace(now, started=before.started, resumed=[*before.resumed, now.started])
-    folder.write_environment(now)
-    if data.split:
-        folder.write_split({name: indices.numpy() for name, indices in data.split.items()})
+    return now if before is None else replace(now, started=before.started, resumed=[*before.resumed, now.started])
 
 
 def _fingerprints(data: DataSet) -> dict[str, dict[str, int | str]]:
@@ -261,12 +284,14 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
         Samples, parameters, seconds per batch, and hours for the whole run on this machine.
     """
     check(recipe, allow_code=allow_code)
-    data, network, loss = prepare(recipe, allow_code=allow_code)
+    data, network, loss, operations = prepare(recipe, allow_code=allow_code)
     module = Module(replace(recipe, epochs=1), network, loss, data)
     clock = _Clock()
     options = {k: v for k, v in recipe.trainer.items() if k not in ("devices", "num_nodes", "strategy", "logger")}
     options |= {"limit_train_batches": 2, "limit_val_batches": 2, "devices": 1}
-    make_trainer(replace(recipe, epochs=1, validate_every=1, trainer=options), [clock], None).fit(module)
+    trainer = make_trainer(replace(recipe, epochs=1, validate_every=1, trainer=options), [clock], None)
+    with threads_of(recipe, operations, None), _trainer_errors():
+        trainer.fit(module)
     feeds = (feed_of(recipe, data, needs(network), train=train) for train in (True, False))
     training = Batches(data.train, recipe.batch_size, next(feeds), drop_last=recipe.drop_last)
     validating = Batches(data.validation, recipe.eval_batch_size, next(feeds))

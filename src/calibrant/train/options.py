@@ -2,29 +2,90 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Trainer, loggers
 
 from calibrant.errors import InputError, did_you_mean
+from calibrant.recipes import import_name
 
-#: Options that the recipe sets itself.
-OURS = {
-    "max_epochs",
-    "callbacks",
-    "enable_checkpointing",
-    "use_distributed_sampler",
-    "check_val_every_n_epoch",
-    "default_root_dir",
+#: Options that calibrant sets itself, and how.
+OURS: Final = {
+    **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps"), "`epochs`"),
+    "check_val_every_n_epoch": "`validate_every`",
+    "fast_dev_run": "`dry_run=True`",
+    "enable_progress_bar": "`quiet=True`",
+    **dict.fromkeys(("callbacks", "plugins", "model_registry", "default_root_dir", "enable_checkpointing"), ""),
+    **dict.fromkeys(("enable_model_summary", "num_sanity_val_steps", "use_distributed_sampler"), ""),
+}
+#: Short names of loggers.
+LOGGERS: Final = {
+    "csv": "CSVLogger",
+    "tensorboard": "TensorBoardLogger",
+    "wandb": "WandbLogger",
+    "mlflow": "MLFlowLogger",
+    "comet": "CometLogger",
 }
 
 
-def check_trainer(options: Mapping[str, Any]) -> None:
+def check_trainer(options: Mapping[str, Any], *, allow_code: bool = False) -> None:
     """Refuse options that ``lightning.Trainer`` does not have, or that a recipe sets itself."""
     accepted = [name for name in inspect.signature(Trainer.__init__).parameters if name not in {"self", *OURS}]
-    for name in options:
+    for name, value in options.items():
         if name in OURS:
-            raise InputError(f"trainer.{name} is set by the recipe itself (epochs, validate_every, ...)")
+            raise InputError(f"trainer.{name} is set by calibrant itself" + (f": {OURS[name]}" if OURS[name] else ""))
         if name not in accepted:
             hint = did_you_mean(name, accepted).removeprefix("; ") or f"allowed are {', '.join(accepted)}"
             raise InputError(f"trainer.{name} is not known; {hint}")
+        if name == "max_time" and isinstance(value, int | float):  # 1:00:00:00 is a number to YAML
+            raise InputError('trainer.max_time must be "DD:HH:MM:SS" in quotes, or such as {hours: 3}')
+        if name != "logger":
+            _refuse_classes(f"trainer.{name}", value)
+    for one in _listed(options.get("logger")):
+        _logger_class(one, allow_code=allow_code)
+
+
+def _refuse_classes(path: str, value: Any) -> None:
+    """Refuse anything that would have to be imported."""
+    if isinstance(value, Mapping) and "class_path" in value:
+        raise InputError(f"{path} takes no class_path; only trainer.logger does")
+    if not isinstance(value, str | int | float | bool | list | Mapping | None):
+        raise InputError(f"{path} must be a word or a number, as a file has it, got {type(value).__name__}")
+
+
+def make_loggers(value: Any, folder: Path | None, *, allow_code: bool = False) -> Any:
+    """Loggers by name, or by ``{"class_path": ..., "init_args": {...}}``; otherwise as Lightning takes them."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    made = []
+    for one in _listed(value):
+        kind = _logger_class(one, allow_code=allow_code)
+        accepted = inspect.signature(kind).parameters
+        own = {"save_dir": str(folder or "."), "name": "logs"} if isinstance(one, str) else dict(one.get("init_args") or {})
+        try:
+            made.append(kind(**{key: inner for key, inner in own.items() if key in accepted or not isinstance(one, str)}))
+        except ModuleNotFoundError as error:
+            raise InputError(f"trainer.logger {one}: {' '.join(str(error).split())}") from error
+        except Exception as error:
+            if not isinstance(one, str):
+                raise  # user code
+            raise InputError(f"trainer.logger {one}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    return made
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None or isinstance(value, bool) else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _logger_class(value: Any, *, allow_code: bool) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("class_path"), str):
+        return import_name(value["class_path"], allow_code=allow_code)
+    name = LOGGERS.get(value, value) if isinstance(value, str) else ""
+    kind = getattr(loggers, name, None) if name in loggers.__all__ and name != "Logger" else None
+    if kind is None:
+        raise InputError(
+            f"trainer.logger must be one of {', '.join(LOGGERS)}, the name of one of Lightning's loggers, or with "
+            f"`allow_code=True` {{class_path: package.module.Logger}}; got {value!r}"
+        )
+    return kind
