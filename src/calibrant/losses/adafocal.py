@@ -123,6 +123,7 @@ class _BinnedFocal(AdaptiveLoss):
     @torch.no_grad()
     def watch(self, logits: Tensor, target: Tensor) -> None:
         """Add up the true-class probabilities of training samples, by the bin that gives them their gamma."""
+        super().watch(logits, target)
         logits, target, kept = tensors.for_training(logits, target, self.ignore_index)
         p = (-functional.cross_entropy(logits, target, reduction="none")).exp()[kept]
         bins = bin_statistics(p, torch.zeros_like(p, dtype=torch.bool), self.edges.to(p))

@@ -1,6 +1,7 @@
 """What all losses share, and the protocol of those that learn from validation data."""
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, cast, get_args
@@ -71,6 +72,38 @@ class AdaptiveLoss(Loss):
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self._path: list[dict[str, Tensor]] = []
+        self._epochs: Epochs | None = Epochs()  # until it adapts, or somebody is known to take care of it
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss; warn once if epochs pass and it never adapts."""
+        if not torch.compiler.is_compiling() and self._epochs is not None and self.training:
+            self._count_step(logits)
+        loss: Tensor = super().__call__(logits, target)
+        return loss
+
+    def train(self, mode: bool = True) -> "AdaptiveLoss":
+        """Set the mode; going back to training from an evaluation is taken for the start of another epoch."""
+        if mode and not self.training and self._epochs is not None:
+            self._epochs.resumed()
+        return super().train(mode)
+
+    def _count_step(self, logits: Tensor) -> None:
+        """Count a step of training, and warn if there were too many."""
+        if self._epochs is None or not getattr(logits, "requires_grad", False) or not torch.is_grad_enabled():
+            return
+        self._epochs.step(len(logits))
+        if not self._epochs.passed:
+            return
+        steps, self._epochs = self._epochs.steps, None
+        missing = "    loss.adapt()  # once"
+        if not self._observed():
+            missing = f"    loss.observe(model(x), y)  # every batch of the validation data\n{missing}"
+        warnings.warn(
+            f"{type(self).__name__} has been training for {steps:,} steps, more than an epoch, without learning anything: "
+            f"its weights are still the initial ones. After each epoch, add\n{missing}",
+            UserWarning,
+            stacklevel=3,  # where the loss is called
+        )
 
     @abstractmethod
     def _collect(self, samples: Samples) -> None:
@@ -105,12 +138,14 @@ class AdaptiveLoss(Loss):
         if not self._path:
             self._path.append(self._snapshot())
         self._learn()
+        self._epochs = None
         self.epoch += 1
         self._path.append(self._snapshot())
         self._forget()
 
-    def watch(self, logits: Tensor, target: Tensor) -> None:
-        """Observe a batch of training logits, in losses that report on them; does nothing by default."""
+    def watch(self, logits: Tensor, target: Tensor) -> None:  # noqa: ARG002
+        """Observe a batch of training logits, in losses that report on them; others do nothing."""
+        self._epochs = None  # whoever calls this knows when to adapt
 
     def watched(self) -> dict[str, Tensor]:
         """Statistics of what :meth:`watch` has seen since the last call, saved along with :meth:`history`."""
@@ -137,6 +172,7 @@ class AdaptiveLoss(Loss):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
+        self._epochs = None if int(self.epoch) else self._epochs
         # Observations and history belong to the state that is replaced.
         self._forget()
         self._path.clear()
@@ -151,8 +187,51 @@ class AdaptiveLoss(Loss):
         return super()._apply(apply, recurse)
 
 
+class Epochs:
+    """Tells from the steps of training alone that an epoch must have passed; sizes of batches wait for no device.
+
+    Nobody says where an epoch ends, and a first epoch may be long. These are sure signs: the same short batch came twice,
+    after equally many full ones, as at the end of an epoch; training was resumed twice after an evaluation; or there
+    were more steps than in the longest epoch in use, 20,018 of ImageNet in batches of 64.
+
+    Attributes:
+        steps: Steps so far.
+        passed: Whether an epoch has passed.
+    """
+
+    LONGEST = 25_000
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.passed = False
+        self._full, self._since = 0, 0  # size of a full batch, and full ones since the last short one
+        self._short: tuple[int, int] | None = None
+        self._rounds, self._trained = 0, False
+
+    def step(self, size: int) -> None:
+        """Count a batch of training samples."""
+        self.steps += 1
+        self._trained = True
+        if size > self._full:
+            self._full, self._since, self._short = size, 0, None
+        if size == self._full:
+            self._since += 1
+        else:
+            short, self._since = (size, self._since), 0
+            self.passed |= short == self._short and short[1] >= 5  # fewer may be batches of two sizes in turn
+            self._short = short
+        self.passed |= self._rounds >= 2 or self.steps > self.LONGEST
+
+    def resumed(self) -> None:
+        """Training goes on after an evaluation."""
+        self._rounds += self._trained
+        self._trained = False
+
+
 class _KnownGradient(torch.autograd.Function):
     """Values ``(N, *spatial)`` whose gradient ``(N, K, *spatial)`` with respect to the logits is already computed."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
@@ -171,6 +250,8 @@ class _KnownGradient(torch.autograd.Function):
 
 class _OnlyOnce(torch.autograd.Function):
     """A gradient whose dependence on its origin is unknown to autograd."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(origin: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
@@ -191,6 +272,26 @@ class _OnlyOnce(torch.autograd.Function):
 def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
     """Return ``gradient``, and refuse to differentiate it with respect to ``origin``."""
     return cast("Tensor", _OnlyOnce.apply(origin, gradient))
+
+
+def reduce_finite(values: Tensor, samples: Samples, reduction: Reduction) -> Tensor:
+    """:func:`tensors.reduce` of a loss that is infinite where a wrong class has a logit of -infinity.
+
+    That is said in a sentence where it costs nothing to look, on the CPU.
+    """
+    if values.is_cpu and not tensors.hidden(values):
+        wrong = samples.kept & ~values.detach().isfinite()
+        if bool(wrong.any()):
+            logits = samples.logits.detach().movedim(1, -1)[wrong]
+            own = logits.gather(1, samples.target[wrong].unsqueeze(1)).squeeze(1)
+            masked = (logits == -torch.inf).any(dim=1) & (logits < torch.inf).all(dim=1) & own.isfinite()
+            if bool(masked.any()):
+                raise ValueError(
+                    f"{int(masked.sum())} of {int(samples.kept.sum())} samples have a logit of -infinity, as of a masked "
+                    "class: its distance to the others is infinite, and so is this loss; leave the class out of the logits, "
+                    "or use a loss of probabilities alone, such as CrossEntropy, Focal or Brier"
+                )
+    return tensors.reduce(values, samples.kept, reduction)
 
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:

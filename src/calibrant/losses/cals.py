@@ -8,7 +8,7 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.checks import in_range, whole
 from calibrant.errors import lookup
-from calibrant.losses.base import AdaptiveLoss
+from calibrant.losses.base import AdaptiveLoss, reduce_finite
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.tensors import Reduction, Samples, per_class
@@ -38,9 +38,10 @@ def cals_alm_loss(
     """
     _check_margin(margin)
     fused = lookup(penalty, PENALTIES, "penalty").fused
-    logits, target, kept = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
+    samples = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
+    logits = samples.logits
     lagrangian = fused(margin, per_class(rho, logits), per_class(multipliers, logits), logits.shape[1])
-    return tensors.reduce(cross_entropy_with_margin(logits, target, lagrangian), kept, reduction)
+    return reduce_finite(cross_entropy_with_margin(logits, samples.target, lagrangian), samples, reduction)
 
 
 def _check_margin(margin: float) -> None:
@@ -63,9 +64,10 @@ def cals_hr_loss(
     ``multipliers`` :math:`\lambda` have shape ``(K,)``. Classes that share the largest logit share its gradient.
     """
     in_range("margin", margin, 0)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
+    samples = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
+    logits = samples.logits
     penalty = linear_penalty(margin, per_class(multipliers, logits), 1 / logits.shape[1])
-    return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
+    return reduce_finite(cross_entropy_with_margin(logits, samples.target, penalty), samples, reduction)
 
 
 class _ClassAdaptiveLoss(AdaptiveLoss):

@@ -45,6 +45,7 @@ def _with_entropy(logits: Tensor, target: Tensor, weight: float) -> Tensor:
         log_s = logits.log_softmax(dim=1)
         s = log_s.exp()
         nll = -log_s.gather(1, target)
+        log_s.clamp_(min=-1e4)  # exp(-1e4) is 0, and 0 * log 0 = 0 needs a number
         minus_entropy = (s * log_s).sum(dim=1, keepdim=True)
         values = (nll + weight * minus_entropy).squeeze(1)
         gradient = log_s.sub_(minus_entropy).mul_(weight).add_(1).mul_(s)

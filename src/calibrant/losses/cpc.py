@@ -4,7 +4,7 @@ from torch.nn import functional
 
 from calibrant import tensors
 from calibrant.checks import in_range
-from calibrant.losses.base import Loss, with_gradient
+from calibrant.losses.base import Loss, reduce_finite, with_gradient
 from calibrant.tensors import Reduction
 
 
@@ -29,11 +29,12 @@ def cpc_loss(
     """
     in_range("discrimination", discrimination, 0)
     in_range("exclusion", exclusion, 0)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    classes = logits.shape[1]
+    samples = tensors.for_training(logits, target, ignore_index)
+    classes = samples.logits.shape[1]
     discrimination = discrimination / (classes - 1)
     exclusion = exclusion / ((classes - 1) * max(1, classes - 2))
-    return tensors.reduce(_with_pairs(logits, target.unsqueeze(1), discrimination, exclusion), kept, reduction)
+    values = _with_pairs(samples.logits, samples.target.unsqueeze(1), discrimination, exclusion)
+    return reduce_finite(values, samples, reduction)
 
 
 def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion: float) -> Tensor:
@@ -41,7 +42,7 @@ def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion
     with torch.no_grad():
         values = functional.cross_entropy(logits, target.squeeze(1), reduction="none")
         gradient = logits.softmax(dim=1).scatter_add_(1, target, logits.new_full((), -1).expand_as(target))
-        if logits.shape[1] > 2:
+        if logits.shape[1] > 2 and exclusion:
             value, slope = _pairs_of_others(logits, target)
             values.add_(value, alpha=exclusion)
             gradient.add_(slope, alpha=exclusion)

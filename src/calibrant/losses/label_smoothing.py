@@ -2,7 +2,7 @@ from torch import Tensor
 
 from calibrant import tensors
 from calibrant.checks import in_range
-from calibrant.losses.base import Loss
+from calibrant.losses.base import Loss, reduce_finite
 from calibrant.tensors import Reduction
 
 
@@ -16,10 +16,12 @@ def label_smoothing_loss(
     The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
     """
     in_range("alpha", alpha, 0, 1)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    log_s = logits.log_softmax(dim=1)
-    log_s_y = log_s.gather(1, target.unsqueeze(1)).squeeze(1)
-    return tensors.reduce((alpha - 1) * log_s_y - alpha * log_s.mean(dim=1), kept, reduction)
+    samples = tensors.for_training(logits, target, ignore_index)
+    log_s = samples.logits.log_softmax(dim=1)
+    values = (alpha - 1) * log_s.gather(1, samples.target.unsqueeze(1)).squeeze(1)
+    if alpha:  # a masked class, whose log s is -infinity, is none of the others' business
+        values = values - alpha * log_s.mean(dim=1)
+    return reduce_finite(values, samples, reduction)
 
 
 class LabelSmoothing(Loss):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant import tensors
 from calibrant.checks import in_range, one_of
-from calibrant.losses.base import Loss, with_gradient
+from calibrant.losses.base import Loss, reduce_finite, with_gradient
 from calibrant.tensors import Reduction
 
 ClassReduction = Literal["mean", "sum"]
@@ -39,9 +39,8 @@ def cross_entropy_with_margin(logits: Tensor, target: Tensor, penalty: MarginPen
         gradient = s.scatter_add_(1, index, s.new_full((), -1).expand_as(index))
         value, slope = penalty(distance, gradient)
         values += value
-        below_top = torch.sub(largest, logits, out=distance).sign_()
-        not_below_top = below_top.neg_().add_(1)
-        gradient.addcmul_(not_below_top, slope / not_below_top.sum(dim=1, keepdim=True))
+        top = distance.copy_(logits == largest)
+        gradient.addcmul_(top, slope / top.sum(dim=1, keepdim=True))
     return with_gradient(logits, values.squeeze(1), gradient)
 
 
@@ -77,10 +76,10 @@ def margin_loss(
     result was obtained with the mean. Classes that share the largest logit share its gradient.
     """
     _check(margin, weight, class_reduction)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    scale = 1 / logits.shape[1] if class_reduction == "mean" else 1.0
-    penalty = linear_penalty(margin, logits.new_full((), weight), scale)
-    return tensors.reduce(cross_entropy_with_margin(logits, target, penalty), kept, reduction)
+    samples = tensors.for_training(logits, target, ignore_index)
+    scale = 1 / samples.logits.shape[1] if class_reduction == "mean" else 1.0
+    penalty = linear_penalty(margin, samples.logits.new_full((), weight), scale)
+    return reduce_finite(cross_entropy_with_margin(samples.logits, samples.target, penalty), samples, reduction)
 
 
 def _check(margin: float, weight: float, class_reduction: ClassReduction) -> None:

@@ -80,6 +80,8 @@ class _LaplacianGram(torch.autograd.Function):
     has a kink; their pairs are left out of the derivative, so that it does not depend on the order of equal samples.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(r: Tensor, a: Tensor, width: float) -> tuple[Tensor, Tensor, Tensor]:
         order, first, last = _order_with_ties(r)
