@@ -404,7 +404,7 @@ BAD_OPTIONS = [
     ("calfocal", {"per": "class"}, ValueError, "per must be one of 'bin', 'sample'"),
     ("ce", {"reduction": "avg"}, ValueError, "reduction must be one of 'mean', 'sum', 'none', got 'avg'"),
     ("ce", {"margin": 3}, TypeError, "'ce' takes no option 'margin'; its options are ignore_index, reduction"),
-    ("cals", {}, ValueError, "key must be one of ce, ls.*got 'cals'; did you mean 'cals-"),
+    ("cals", {}, ValueError, "key must be one of ce, .*got 'cals'; did you mean 'cals-"),
 ]
 
 
