@@ -305,7 +305,10 @@ Z, Y = data()
 ROW = np.arange(N)
 BAD = {
     "missing": ({}, "p.npz does not exist"),
-    "no scores": ({"x": Z, "target": Y}, "has no array logits or probs (it has x, target)"),
+    "no scores": (
+        {"x": Z, "target": Y},
+        "x may hold logits or probabilities; they do not lie between 0 and 1: pass --logits",
+    ),
     "both": ({"logits": Z, "probs": Z, "target": Y}, "has several arrays of scores (logits, probs)"),
     "no labels": ({"logits": Z}, "has no labels"),
     "objects": ({"logits": Z.astype(object), "target": Y}, "logits holds Python objects, which are never"),
@@ -315,7 +318,7 @@ BAD = {
     ),
     "label": ({"logits": Z, "target": np.where(ROW == 5, 9, Y)}, "row 5: has label 9, but there are 4 classes (0..3)"),
     "half a label": ({"logits": Z, "target": Y + 0.5}, "row 0: has a label that is not a whole number"),
-    "one class": ({"logits": Z[:, :1], "target": Y}, "with K at least 2"),
+    "one class": ({"logits": Z[:, :1], "target": Y}, "one score is about two classes, but there are the labels"),
     "empty": ({"logits": Z[:0], "target": Y[:0]}, "holds no predictions: it has 0 rows"),
     "lengths": ({"logits": Z, "target": Y[:-1]}, "target has shape (399,), but logits of shape (400, 4) needs (400,)"),
     "negative": ({"probs": Z, "target": Y}, "row 0: has a negative probability; if these are logits"),
@@ -339,14 +342,17 @@ def test_bad_files_get_one_sentence(here: Path, capsys, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b,label\n1,2,0\n", "its columns may hold logits or probabilities; pass --logits or --probs"),
-        ("logit_a,label\n1,0\n", "needs a column for each of at least 2 classes"),
-        ("logit_a,logit_b,label\n1,2,0\n3,,1\n", "row 1: column 'logit_b' is empty there"),
-        ("logit_a,logit_b,label\n1,2,0\n3,x,1\n", "conversion error to double: invalid value 'x'"),
+        (
+            "a,b,label\n1,2,0\n",
+            "columns a, b may hold logits or probabilities; they do not lie between 0 and 1: pass --logits",
+        ),
+        ("name,label\nx,0\n", "has no columns of scores, one for each class such as prob_cat or logit_cat; it has name"),
+        ("logit_a,logit_b,label\n1,2,0\n3,,1\n", "row 1: column 'logit_b' is empty or NaN there"),
+        ("logit_a,logit_b,label\n1,2,0\n3,x,1\n", "row 1: column 'logit_b' holds 'x', which is not a number"),
         ("logit_a,logit_b,label\n1,2,a\n3,1,zebra\n", "row 1: label 'zebra' is not one of the classes a, b"),
         ("logit_a,logit_b\n1,2\n", "has no labels"),
         ("logit_a,logit_a,label\n1,2,0\n", "has column 'logit_a' twice"),
-        ("", "cannot be read"),
+        ("", "p.csv is empty"),
         ("logit_a,logit_b,label\n", "holds no predictions"),
         ("logit_a,logit_b,label\n1,2,0,4\n", "cannot be read"),
     ],
@@ -373,7 +379,6 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
         (["calibrate", "p.npz", "q.npz"], "q.npz does not exist"),
         (["calibrate", "p.npz", "p.npz", "--method", "local-temperature"], "is for dense predictions"),
         (["apply", "nowhere", "p.npz", "-o", "x.npz"], "nowhere does not hold a calibrator"),
-        (["apply", "nowhere", "p.npz", "-o", "x.txt"], "must end in .npz"),
         (["nonsense"], "nonsense"),
         ([], "usage: calibrant"),
     ],

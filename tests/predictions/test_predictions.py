@@ -74,16 +74,19 @@ def test_a_run_folder_is_opened_by_its_part(tmp_path: Path) -> None:
 
 def test_names_of_arrays_and_columns_may_be_given(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", mine=LOGITS, other=PROBS, truth=TARGET)
-    with pytest.raises(
-        InputError, match=r"has no array logits or probs \(it has mine, other, truth\); name it with `scores`"
-    ):
+    with pytest.raises(InputError, match=r"has several arrays of scores \(mine, other\); choose one with `scores`"):
         open_predictions(tmp_path / "p.npz")
-    with pytest.raises(InputError, match='array .mine. may hold logits or probabilities; pass `kind="logits"` or `kind="p'):
+    with pytest.raises(InputError, match=r"mine may hold logits or probabilities; they do not .*: pass `kind=.logits.`$"):
         open_predictions(tmp_path / "p.npz", scores="mine", label="truth")
+    np.savez(tmp_path / "q.npz", truth=TARGET)
+    with pytest.raises(InputError, match=r"has no array logits or probs \(it has truth\); name it with `scores`"):
+        open_predictions(tmp_path / "q.npz")
     found = open_predictions(tmp_path / "p.npz", scores="other", kind="probs", label="truth").read_all()
     torch.testing.assert_close(found[0].exp(), torch.from_numpy(PROBS))
     pa.csv.write_csv(table("", label="truth"), tmp_path / "p.csv")
-    with pytest.raises(InputError, match='may hold logits or probabilities; pass `kind="logits"`'):
+    with pytest.raises(
+        InputError, match=r'columns ant, bee, cat may hold logits or probabilities; .*: pass `kind="logits"`'
+    ):
         open_predictions(tmp_path / "p.csv", label="truth")
     file = open_predictions(tmp_path / "p.csv", label="truth", kind="logits")
     assert file.read_all()[1].tolist() == TARGET.tolist()
@@ -98,7 +101,7 @@ def test_predictions_without_labels(tmp_path: Path) -> None:
     file = open_predictions(tmp_path / "p.npz")
     assert not file.has_target
     assert all(chunk.target is None for chunk in file.chunks())
-    with pytest.raises(InputError, match="has no labels: name them target, targets, label, labels, or pass `label`"):
+    with pytest.raises(InputError, match="has no labels: name them label or target, or pass `label` with their name"):
         file.read_all()
 
 
@@ -169,7 +172,7 @@ def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path) -> None:
             "row 17: has a score that is not a finite number",
         ),
         ({"logits": np.where(np.arange(N)[:, None] == 3, -np.inf, LOGITS)}, "row 3: has only scores of -infinity"),
-        ({"logits": LOGITS.astype(complex)}, "must hold numbers as scores, but they are of type complex128"),
+        ({"logits": LOGITS.astype(complex)}, "must hold numbers as scores, but logits is of type complex128"),
         ({"logits": LOGITS.astype(str)}, "must hold numbers as scores"),
         ({"logits": LOGITS.astype(object)}, "logits holds Python objects, which are never loaded"),
         ({"logits": LOGITS, "logp": LOGITS}, r"several arrays of scores \(logits, logp\); choose one with `scores`"),
@@ -204,7 +207,9 @@ def test_other_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "p.txt").write_text("...")
     (tmp_path / "p").write_text("...")
     message = (
-        "does not exist" if name == "nowhere.npz" else "is of no known kind: expected .npz, .csv, .parquet or a run folder"
+        "does not exist"
+        if name == "nowhere.npz"
+        else "is of no known kind: expected .npz, .npy, .csv, .tsv, .jsonl, .parquet"
     )
     with pytest.raises(InputError, match=message):
         open_predictions(tmp_path / name)

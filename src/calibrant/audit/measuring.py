@@ -17,6 +17,7 @@ from calibrant.metrics.scores import negative_log_likelihood, of_samples
 from calibrant.metrics.table import MEASURES
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.predictions import Predictions, open_predictions
+from calibrant.tensors import Given
 
 
 def audit(
@@ -48,7 +49,8 @@ def audit(
     file.require_target()
     counts = counts if counts is not None else file.train_counts
     groups = {} if counts is None or file.shape else class_groups(counts)  # defined by sample counts, not pixels
-    panel = Panel(file.num_classes, num_bins=num_bins, ignore_index=file.ignore_index, groups=groups)
+    given: Given = {"ignore_index": file.ignore_index, "probs": False}  # a file gives logits, whatever it holds
+    panel = Panel(file.num_classes, num_bins=num_bins, groups=groups, **given)
     images = stats.ImageBins(num_bins=num_bins) if file.shape else None
     kept: list[KeptSamples] = []
     for chunk in file.chunks():
@@ -56,9 +58,9 @@ def audit(
         logits = chunk.logits if transform is None else transform(chunk.logits)
         panel.update(logits, chunk.target)
         if images is not None:
-            images.update(logits, chunk.target, ignore_index=file.ignore_index)
+            images.update(logits, chunk.target, **given)
         elif keep:
-            kept.append(_keep(logits, chunk.target, file.ignore_index))
+            kept.append(_keep(logits, chunk.target, given))
         advance(len(chunk.logits))
     result: PanelResult = panel.compute()
     if not result.samples:
@@ -109,8 +111,8 @@ def from_panel(
     )
 
 
-def _keep(logits: Tensor, target: Tensor, ignore_index: int) -> KeptSamples:
-    samples = tensors.for_measuring(logits, target, ignore_index)
+def _keep(logits: Tensor, target: Tensor, given: Given) -> KeptSamples:
+    samples = tensors.for_measuring(logits, target, **given)
     outcomes = top_label(samples)
     nll = of_samples(negative_log_likelihood, samples).float()
     return KeptSamples(target.int(), Outcomes(outcomes.confidence.float(), outcomes.correct), nll)

@@ -1,17 +1,14 @@
 """``calibrant apply``: calibrate a prediction file."""
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from calibrant.cli.console import Parser, open_file, progress, protect_runs, wrote
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from calibrant.predictions import Chunk
-
 EXAMPLE = """\
-Applies a calibrator saved by calibrant calibrate and writes the calibrated predictions: log-probabilities, which serve as
-logits, or with --as probs the probabilities themselves. Labels are copied if there are any.
+Applies a calibrator saved by calibrant calibrate and writes the calibrated predictions in the format they came in, with all
+other columns as they were, or to an .npz. Logits become log-probabilities, which serve as logits; probabilities stay
+probabilities, unless --as says otherwise.
 
 example:
   calibrant apply calibrator test.npz --output calibrated.npz
@@ -22,9 +19,11 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Calibrate a prediction file with a saved calibrator.\n\n" + EXAMPLE)
     options.add_argument("calibrator", metavar="CALIBRATOR", help="Folder of a saved calibrator.")
-    options.add_argument("file", metavar="FILE", help="Predictions: an .npz, .csv or .parquet file, or a run folder.")
-    options.add_argument("--output", "-o", metavar="FILE", required=True, help="The .npz to write.")
-    options.option("--as", metavar="KIND", type=str, default="logits", help="What to write: logits or probs.")
+    options.add_argument("file", metavar="FILE", help="A file of predictions, or a run folder.")
+    options.add_argument(
+        "--output", "-o", metavar="FILE", required=True, help="The file to write, which ends as the other does, or in .npz."
+    )
+    options.option("--as", metavar="KIND", type=str, help="What to write, logits or probs, if not what was read.")
     options.reading_options()
     options.option("--force", action="store_true", help="Replace the file if it exists.")
     return options
@@ -35,16 +34,15 @@ def run(config: Any) -> None:
     from calibrant import posthoc
     from calibrant.errors import InputError, input_errors
     from calibrant.files import refuse_existing
-    from calibrant.predictions import write_npz
+    from calibrant.predictions import check_output, rewrite
 
     kind = config["as"]
-    if kind not in ("logits", "probs"):
+    if kind not in (None, "logits", "probs"):
         raise InputError(f"--as must be logits or probs, got {kind}")
-    if not config.output.endswith(".npz"):
-        raise InputError(f"--output {config.output} must end in .npz")
     with input_errors():
         calibrator = posthoc.load(config.calibrator)
-    file = open_file(config.file, config)
+    file = open_file(config.file, config, labels=False)
+    check_output(file, config.output)
     protect_runs(config.output)
     refuse_existing(config.output, force=config.force)
     if file.num_classes != calibrator.num_classes:
@@ -53,16 +51,7 @@ def run(config: Any) -> None:
         )
     if posthoc.CALIBRATORS[calibrator.key].dense and len(file.shape) != 2:
         raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), but {file.path} is not dense")
-    rows = file.count()
-    with progress(f"calibrating {file.path.name}", rows) as advance:
-
-        def transformed() -> "Iterator[Chunk]":
-            for chunk in file.chunks():
-                yield chunk._replace(logits=calibrator.transform(chunk.logits))
-                advance(len(chunk.logits))
-
-        counts = file.train_counts
-        write_npz(
-            config.output, transformed(), rows, kind=kind, classes=file.classes, train_counts=counts, force=config.force
-        )
+    with progress(f"calibrating {file.path.name}", None) as advance:
+        transform = partial(calibrator.transform, probs=False)
+        rewrite(file, config.output, transform, kind=kind, force=config.force, advance=advance)
     wrote(config.output)

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, open_file, out, progress, protect_runs, wrote
+from calibrant.cli.console import Parser, check_measuring, open_file, out, progress, protect_runs, wrote
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +52,7 @@ def run(config: Any) -> None:
     from calibrant.evaluation.calibration import cross_validate, fit_all, measure_all
     from calibrant.files import replacing, write_json
 
+    check_measuring(config)
     fitting, testing = _open(config)
     _refuse_existing(config)
     methods = _methods(config, dense=bool(fitting.shape))
@@ -101,7 +102,7 @@ def _refuse_existing(config: Any) -> None:
     folder = Path(config.out)
     if not folder.is_dir() or any(folder.iterdir()):
         refuse_existing(folder, force=config.force)
-    protect_runs(config.figure, str(folder / "metrics.json"))
+    protect_runs(str(folder / "metrics.json"))
 
 
 def _open(config: Any) -> "tuple[Predictions, Predictions]":
@@ -112,6 +113,13 @@ def _open(config: Any) -> "tuple[Predictions, Predictions]":
         files = (fitting, testing)
         kinds = [f"{file.path} has {file.num_classes} classes{' of pixels' if file.shape else ''}" for file in files]
         raise InputError(f"{kinds[0]}, but {kinds[1]}; they must match")
+    if fitting.classes and testing.classes and fitting.classes != testing.classes:
+        pairs = zip(fitting.classes, testing.classes, strict=True)
+        k, (first, second) = next((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise InputError(
+            f"class {k} is {first!r} in {fitting.path}, but {second!r} in {testing.path}; give both the same classes in the "
+            "same order, for tables with `columns`"
+        )
     return fitting, testing
 
 

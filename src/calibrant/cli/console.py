@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from calibrant.evaluation import TrainedNetwork
     from calibrant.runs import RunFolder
 
-out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# Names of files and classes are printed as they are: no :emoji:, and no [markup] where they stand
+out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 #: Library arguments, as its messages name them, and the matching flags.
 FLAGS = {
@@ -26,6 +27,7 @@ FLAGS = {
     'kind="probs"': "--probs",
     "allow_code": "--allow-code",
     "ignore_index": "--ignore-index",
+    "labels_are": "--labels-are",
     "num_bins": "--num-bins",
     "calibrator": "--method",
 }
@@ -39,7 +41,7 @@ def as_flags(message: str) -> str:
         text = FLAGS.get(match.group(1)) or FLAGS.get(name) or f"--{name}"
         if not equals or value == "True" or match.group(1) in FLAGS:
             return text
-        return f"{text} {'false' if value == 'False' else value}"
+        return f"{text} {'false' if value == 'False' else value.strip(chr(34))}"
 
     return re.sub(r"`([a-z_.]+(?:=[^`]*)?)`", flag, message)
 
@@ -60,18 +62,26 @@ class Parser(ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=_Help, allow_abbrev=False, **kwargs)
 
-    def option(self, name: str, **kwargs: Any) -> None:
-        """Add an option by its name with dashes."""
-        underscored = "--" + name.removeprefix("--").replace("-", "_")
-        names = [name] if underscored == name else [name, underscored]
-        self.add_argument(*names, **kwargs)
+    def option(self, *names: str, **kwargs: Any) -> None:
+        """Add an option by its names with dashes."""
+        underscored = ["--" + name.removeprefix("--").replace("-", "_") for name in names]
+        self.add_argument(*dict.fromkeys([*names, *underscored]), **kwargs)
 
     def reading_options(self) -> None:
         """Options for reading prediction files."""
         self.option("--logits", action="store_true", help="The scores are logits (or log-probabilities).")
         self.option("--probs", action="store_true", help="The scores are probabilities.")
-        self.option("--scores", metavar="NAME", help="Name of the array of scores in an .npz, if not logits or probs.")
-        self.option("--label", metavar="NAME", help="Name of the array or column of true classes, if not target or label.")
+        self.option("--scores", metavar="NAME", help="Name of the array of scores in an .npz.")
+        self.option(
+            "--columns",
+            nargs="+",
+            metavar="NAME",
+            help="Columns with the scores of the classes, in their order, or patterns such as 'prob_*'.",
+        )
+        self.option("--label", metavar="NAME", help="Column or array of true classes; for an .npy, the file with them.")
+        self.option("--labels-are", metavar="WHAT", help="What labels are if they could be both: names or numbers.")
+        self.option("--positive", metavar="LABEL", help="The label that the only score of two classes is about.")
+        self.option("--normalise", "--normalize", action="store_true", help="Divide each row of probabilities by its sum.")
         self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to ignore.")
 
     def measuring_options(self) -> None:
@@ -95,17 +105,36 @@ class Parser(ArgumentParser):
         self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the recipe.")
 
 
-def open_file(path: str, config: Any, part: str = "test") -> Any:
-    """Open predictions with the reading options."""
+def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True) -> Any:
+    """Open predictions with the reading options, and say what was understood; ``labels``: of the labels, too."""
     from calibrant.errors import InputError
     from calibrant.predictions import open_predictions
 
     if config.logits and config.probs:
         raise InputError("scores are either logits or probabilities: pass --logits or --probs, not both")
     kind: Any = "logits" if config.logits else "probs" if config.probs else None
-    return open_predictions(
-        path, kind=kind, scores=config.scores, label=config.label, ignore_index=config.ignore_index, part=part
-    )
+    names = ("scores", "columns", "label", "labels_are", "positive", "normalise", "ignore_index")
+    file = open_predictions(path, kind=kind, part=part, **{name: config[name] for name in names})
+    with progress(f"looking at {file.path.name}", None):
+        understood = file.understood(labels=labels)
+    out.print(understood, markup=False, soft_wrap=True)
+    return file
+
+
+def check_measuring(config: Any, *files: str | None) -> None:
+    """Refuse measuring options and names of output files that would fail only after all the work."""
+    from calibrant.errors import InputError
+
+    limits = {"num_bins": (1, 100_000), "resamples": (2, 100_000), "seed": (0, 2**63 - 1)}
+    for name, (low, high) in limits.items():
+        if not low <= config[name] <= high:
+            raise InputError(f"`{name}` must be at least {low} and at most {high}, got {config[name]}")
+    if config.figure is not None and Path(config.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"`figure` must end in .png, .pdf or .svg, got {config.figure}")
+    for path in (path for path in (*files, config.figure) if path is not None):
+        if Path(path).is_dir():
+            raise InputError(f"{path} is a folder; name a file in it")
+    protect_runs(*files, config.figure)
 
 
 def protect_runs(*paths: str | None) -> None:
@@ -122,7 +151,7 @@ def protect_runs(*paths: str | None) -> None:
 @contextlib.contextmanager
 def progress(what: str, total: int | None) -> Iterator[Any]:
     """A progress bar on standard error that disappears when done; yields a function that advances it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda steps=1, total=total: bar.update(task, advance=steps, total=total)

@@ -1,17 +1,19 @@
 """``calibrant evaluate``: audit prediction files."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, open_file, out, progress, protect_runs, wrote
+from calibrant.cli.console import Parser, check_measuring, open_file, out, progress, wrote
 
 if TYPE_CHECKING:
     from calibrant.audit import Audit
 
 EXAMPLE = """\
-Predictions are an .npz with arrays logits (or probs) and target, a .csv or .parquet with one column per class and a label
-column, or a run folder. Further files, of the same samples, are compared with the first. Nothing is written unless --output,
---figure or --report is given; existing files are replaced.
+Predictions are an .npz with arrays logits (or probs) and target, a .csv, .tsv, .jsonl or .parquet with one column per class
+and a label column, two .npy, or a run folder. The first line says what was understood of a file. Further files, of the same
+samples, are compared with the first. Nothing is written unless --output, --figure or --report is given; existing files are
+replaced.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -23,7 +25,7 @@ example:
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Audit prediction files.\n\n" + EXAMPLE)
-    options.add_argument("files", nargs="+", metavar="FILE", help="Predictions: .npz, .csv, .parquet or run folders.")
+    options.add_argument("files", nargs="+", metavar="FILE", help="Files of predictions, or run folders.")
     options.reading_options()
     options.measuring_options()
     options.option(
@@ -38,14 +40,9 @@ def parser() -> Parser:
 def run(config: Any) -> None:
     """Measure, print, write."""
     from calibrant import audit
-    from calibrant.checks import whole
-    from calibrant.errors import input_errors
     from calibrant.files import replacing, write_json
 
-    protect_runs(config.output, config.figure, config.report)
-    with input_errors():
-        whole("`num_bins`", config.num_bins, 1)
-        whole("`resamples`", config.resamples, 2)
+    check_measuring(config, config.output, config.report)
     files = [open_file(path, config) for path in config.files]
     counts = None if config.counts is None else read_counts(config.counts, files[0].num_classes)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
@@ -59,6 +56,8 @@ def run(config: Any) -> None:
         out.print(table)
     for one in audits:
         out.print(one.verdict, markup=False)
+        if math.isinf(one["nll"]):
+            out.print(f"{one.name}: the NLL is infinite because a true class has probability 0.", markup=False)
     if config.output is not None:
         content = {"files": [one.to_dict() for one in audits], "comparisons": [c.to_dict() for c in comparisons]}
         write_json(config.output, content)

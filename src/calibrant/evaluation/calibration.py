@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,7 +121,10 @@ def measure_all(
         progress: Given the name of what is measured, returns a function to call with the number of rows read.
         **options: Options of :func:`calibrant.audit.audit`.
     """
-    steps: list[tuple[str, Any]] = [("before", None), *((key, one.transform) for key, one in fitted.items())]
+    steps: list[tuple[str, Any]] = [
+        ("before", None),
+        *((key, partial(one.transform, probs=False)) for key, one in fitted.items()),
+    ]
     audits = [
         audit(testing, name, transform=transform, keep=not testing.shape, advance=progress(name), **options)
         for name, transform in steps
