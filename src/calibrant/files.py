@@ -99,7 +99,7 @@ def _lock(file: IO[str]) -> None:
 def file_name(text: str) -> str:
     """A text as a file name: special characters are replaced, and a checksum is added if any were."""
     plain = "".join(c if c.isalnum() or c in "-_.,=+@%()[]' " else "_" for c in text).strip(". ")[:LONGEST]
-    return plain if plain == text else f"{plain}-{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
+    return plain if plain == text and text else f"{plain}-{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
 
 
 def refuse_existing(path: str | Path, *, force: bool = False) -> None:

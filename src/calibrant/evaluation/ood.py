@@ -55,26 +55,27 @@ def detect(
     before = known.get(name)
     if not force and file.exists() and before is not None and (before.limit, before.source) == (limit, source):
         return before
-    trained = load(folder)
-    with input_errors():
-        part = data.unknown(
-            name,
-            trained.data,
-            root=root or trained.recipe.data.root,
-            size=trained.recipe.data.size,
-            limit=limit,
-            download=download,
-        )
-    parts = []
-    for logits, _ in trained.batches(part):
-        parts.append(logits)
-        advance(len(logits), len(part))
-    unknown = torch.cat(parts)
-    write_npz(file, [Chunk(0, unknown, None)], len(unknown), classes=trained.data.classes, force=True)
-    scaled = {stage: measure(folder, unknown, t) for stage, t in (("before", 1.0), ("after", trained.temperature))}
-    result = OODResult(name, limit, source, len(unknown), trained.temperature, **scaled)
-    folder.write_ood({**known, name: result})
-    return result
+    with folder.claimed():
+        trained = load(folder)
+        with input_errors():
+            part = data.unknown(
+                name,
+                trained.data,
+                root=root or trained.recipe.data.root,
+                size=trained.recipe.data.size,
+                limit=limit,
+                download=download,
+            )
+        parts = []
+        for logits, _ in trained.batches(part):
+            parts.append(logits)
+            advance(len(logits), len(part))
+        unknown = torch.cat(parts)
+        write_npz(file, [Chunk(0, unknown, None)], len(unknown), classes=trained.data.classes, force=True)
+        scaled = {stage: measure(folder, unknown, t) for stage, t in (("before", 1.0), ("after", trained.temperature))}
+        result = OODResult(name, limit, source, len(unknown), trained.temperature, **scaled)
+        folder.write_ood({**folder.ood(), name: result})
+        return result
 
 
 def _fingerprint(name: str, root: str | None) -> str:

@@ -74,15 +74,17 @@ def measure_shift(
         known = replace(known, results=[record for record in known.results if record.key not in wanted])
     done = {record.key for record in known.results}
     missing = [key for key in wanted if key not in done]
-    trained = load(folder) if missing else None
-    for number, (name, severity) in enumerate(missing, 1):
-        assert trained is not None  # noqa: S101
-        with input_errors():
-            part, change = _corrupted(trained, name, severity, seed, published)
-            record = _measured(trained, trained.batches(part, change), name, severity)
-        known = replace(known, results=[*known.results, record])
-        folder.write_shift(known)
-        advance(number, len(missing))
+    if not missing:
+        return known.only(set(wanted))
+    with folder.claimed():
+        trained = load(folder)
+        for number, (name, severity) in enumerate(missing, 1):
+            with input_errors():
+                part, change = _corrupted(trained, name, severity, seed, published)
+                record = _measured(trained, trained.batches(part, change), name, severity)
+            known = replace(known, results=[*known.results, record])
+            folder.write_shift(known)
+            advance(number, len(missing))
     return known.only(set(wanted))
 
 

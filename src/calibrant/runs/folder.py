@@ -114,6 +114,12 @@ class RunFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / recipe).unlink(missing_ok=True)
 
+    def tidy(self) -> None:
+        """Clear away what a process that was killed left half written, unless another one works here."""
+        if self._lock.exists():
+            with contextlib.suppress(InputError, OSError), self.claimed():
+                pass
+
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
         """Keep the folder to this process, and clear away what one that was killed left half written.
@@ -122,7 +128,7 @@ class RunFolder:
             InputError: If another process works here.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = self.path / f"{HIDDEN}lock"
+        lock = self._lock
         try:
             with locked(lock, str(self)):
                 for folder in (self.path, *(self.path / name for name in self.FOLDERS)):
@@ -135,6 +141,10 @@ class RunFolder:
                 self.path.rmdir()
 
     # Files
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / f"{HIDDEN}lock"
 
     @property
     def _recipe(self) -> Path:

@@ -4,10 +4,12 @@ import math
 import os
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from calibrant.data import DataSet
@@ -162,6 +164,18 @@ class Module(lightning.LightningModule):
         return time.perf_counter() - self._started
 
 
+class Writer(TorchCheckpointIO):
+    """Writes checkpoints where they belong; Lightning's own writer goes by way of the folder of temporary files."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write it, and wait until it is on the disk."""
+        del storage_options
+        with Path(path).open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
 class Keeper(lightning.Callback):
     """Writes history and checkpoints at the end of each epoch, so that the two always agree.
 
@@ -258,8 +272,6 @@ class Keeper(lightning.Callback):
         trainer.save_checkpoint(new, weights_only=False)  # all of it; all processes take part
         if not trainer.is_global_zero:
             return
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
         if better:
             temporary = self.folder.checkpoint("new-best")
             temporary.unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from calibrant.recipes import Recipe
 from calibrant.runs import Environment, Run, RunFolder, RunResult
 from calibrant.train.batches import Batches, feed_of
 from calibrant.train.checkpoints import load_weights, newest_checkpoint
-from calibrant.train.engine import Keeper, Module
+from calibrant.train.engine import Keeper, Module, Writer
 from calibrant.train.options import make_loggers
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.preparing import Prepared, check, prepare, take_given, threads_of
@@ -75,6 +75,7 @@ def fit(
     folder = RunFolder(folder or RunFolder.usual(recipe))
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
     if first and _settled(recipe, folder, force=force):
+        folder.tidy()
         return Run.load(folder)
     prepared = prepare(recipe, allow_code=allow_code, given=given)
     keeper = Keeper(folder, recipe.select)
@@ -91,6 +92,8 @@ def fit(
 def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: lightning.Trainer, keeper: Keeper) -> Run | None:
     module = Module(recipe, prepared.network, prepared.loss, prepared.data)
     checkpoint = newest_checkpoint(folder, recipe, say=trainer.is_global_zero)
+    if trainer.is_global_zero and checkpoint != folder.checkpoint("last"):
+        folder.checkpoint("last").unlink(missing_ok=True)  # or it would become the one before, in place of a good one
     try:
         with _trainer_errors():
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
@@ -140,6 +143,7 @@ def make_trainer(
             num_sanity_val_steps=0,
             check_val_every_n_epoch=recipe.validate_every,
             default_root_dir=folder,
+            plugins=Writer(),
             **options,
         )
 
