@@ -31,8 +31,8 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-#: Environment variables by which threads that wait for others sleep instead of spinning, if they are there before torch is
-#: imported. On a machine that is used by others too, spinning takes the time of those it waits for.
+#: Environment variables that make waiting threads sleep instead of spin, if set before torch is imported. On a shared
+#: machine, spinning takes time from the threads that are waited for.
 WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
 
 
@@ -57,7 +57,7 @@ def require(module: str, purpose: str) -> ModuleType:
 
 @contextlib.contextmanager
 def weights_only() -> Iterator[None]:
-    """Let libraries that read files of weights or data through ``torch.load`` unpickle nothing but tensors."""
+    """Restrict libraries that read weights or data with ``torch.load`` to unpickling tensors."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before, os.environ[name] = os.environ.get(name), "1"
     try:

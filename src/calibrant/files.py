@@ -54,7 +54,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``. The lock ends with the process that holds it, however it ends.
 
     Raises:
-        InputError: If another process holds it; ``what`` says what cannot be used now.
+        InputError: If another process holds it; ``what`` names what is in use.
     """
     place = path.resolve()
     while True:
@@ -93,7 +93,7 @@ def _lock(file: IO[str]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
-        warnings.warn(f"{file.name}: this file system has no locks; let only one process work there", stacklevel=4)
+        warnings.warn(f"{file.name}: this file system has no locks; use only one process there", stacklevel=4)
 
 
 def file_name(text: str) -> str:

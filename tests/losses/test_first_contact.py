@@ -153,7 +153,7 @@ def test_gradients_of_each_sample_through_a_network(key: str) -> None:
 def test_a_network_that_ends_in_a_softmax_is_noticed(key: str) -> None:
     loss = losses.create(key, num_classes=4, ignore_index=255)
     logits, target = torch.randn(12, 4), torch.randint(4, (12,))
-    with pytest.raises(ValueError, match="logits are probabilities.*leave out its last softmax"):
+    with pytest.raises(ValueError, match="logits are probabilities.*remove its final softmax"):
         loss.observe(logits.softmax(1), target)
     with pytest.raises(ValueError, match="are probabilities"):
         loss.observe(logits.T.reshape(1, 4, 3, 4).softmax(1).half(), target.view(1, 3, 4))

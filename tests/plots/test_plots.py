@@ -129,8 +129,8 @@ def test_reliability_diagram_has_the_bins_of_the_ece() -> None:
     assert (weights * gaps).sum() == pytest.approx(float(cal.ece(logits, target, num_bins=10))) == pytest.approx(diagram.ece)
     interval = stats.bootstrap("debiased_ece", logits, target, num_bins=10)  # the same, with bins of equal mass
     assert (diagram.ece_low, diagram.ece_high) == pytest.approx((interval.low, interval.high), abs=0.01)
-    ends = f"{100 * diagram.ece_low:.2f} - {100 * diagram.ece_high:.2f} %"
-    assert diagram.label == f"ECE {100 * diagram.ece:.2f} %, true error {ends}"
+    ends = f"{100 * diagram.ece_low:.2f} to {100 * diagram.ece_high:.2f}%"
+    assert diagram.label == f"ECE {100 * diagram.ece:.2f}%, true error {ends}"
     assert diagram.how == "10 equal-width bins, n = 600"
     filled = np.array(diagram.counts) > 0
     assert (np.array(diagram.low)[filled] <= np.array(diagram.accuracy)[filled]).all()

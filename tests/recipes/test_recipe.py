@@ -194,7 +194,7 @@ def test_unknown_recipes() -> None:
         ({"schedule.warmup": -1}, "schedule.warmup must be at least 0"),
         ({"schedule.factor": 0}, "schedule.factor must be more than 0"),
         ({"schedule.milestones": [-3]}, "schedule.milestones must be at least 0"),
-        ({"name": "../../x"}, "name must be a plain name, for it is that of a folder; got '../../x'"),
+        ({"name": "../../x"}, "name must be a plain name, as it also names a folder; got '../../x'"),
         ({"name": ".."}, "name must be a plain name"),
         ({"name": ""}, "name must be a plain name"),
         ({"model.width": date(2020, 1, 1)}, "model.options.width must be a word, a number, or a list of them, got date"),

@@ -175,7 +175,7 @@ def test_nothing_is_written_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     Path("recipe.yaml").write_text("name: ../../x\nepochs: 1\ndata: {limit: 30}\n")
     for command in ("train", "compare"):
         assert main([command, "recipe.yaml", "--quiet"]) == 2
-        assert "name must be a plain name, for it is that of a folder; got '../../x'" in capsys.readouterr().err
+        assert "name must be a plain name, as it also names a folder; got '../../x'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c", "recipe.yaml"]
 
 
@@ -191,7 +191,7 @@ def test_a_study_of_a_stranger_stays_in_its_folder(tmp_path: Path) -> None:
     study.save()
     path = tmp_path / "study/study.json"
     path.write_text(path.read_text().replace('"ce-seed0"', '"../elsewhere"'))
-    with pytest.raises(InputError, match="study.json names the folder '../elsewhere', which is not one of its own"):
+    with pytest.raises(InputError, match="study.json names the folder '../elsewhere', which is outside the study"):
         Study.load(tmp_path / "study")
 
 

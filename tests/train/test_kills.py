@@ -231,7 +231,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     with zipfile.ZipFile(last) as archive:
         largest = max(archive.infolist(), key=lambda info: info.file_size)
     last.write_bytes(flipped(last.read_bytes(), 8 * (largest.header_offset + 200)))
-    with pytest.warns(UserWarning, match="last.ckpt is damaged: it is no longer what was written"):
+    with pytest.warns(UserWarning, match="last.ckpt is damaged: its checksum does not match"):
         assert newest_checkpoint(folder, RECIPE) == folder.checkpoint("previous")
     with pytest.warns(UserWarning, match="last.ckpt is damaged"):
         fit(RECIPE, "run", quiet=True)
@@ -241,7 +241,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     Path("run/metrics.json").unlink()
     Path("recipe.yaml").write_text(RECIPE.to_yaml())
     assert main(["train", "recipe.yaml", "--quiet", "--out", "run"]) == 0
-    assert "run has no checkpoint that can be used; training starts over" in capsys.readouterr().err
+    assert "run has no usable checkpoint; training starts over" in capsys.readouterr().err
     assert results(Path("run")) == undisturbed
 
 

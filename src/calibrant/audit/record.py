@@ -144,7 +144,7 @@ class Audit:
         lean = "overconfident" if over > under else "underconfident"
         if math.isclose(over, under, rel_tol=0.5):
             lean = "overconfident about as often as underconfident"
-        # The debiased error and its interval: the ECE of a small sample is too large, and so are the ends of its interval.
+        # Not the ECE, which is biased upwards on small samples, as is its interval.
         error = "ece" if self.dense else "debiased_ece"
         text = f"{self.name}: confidence is off by {100 * self[error]:.1f} points on average"
         if error in self.intervals:

@@ -44,7 +44,7 @@ def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequen
     """One column per audit; for a single audit, also how each measure was computed."""
     first, several = audits[0], len(audits) > 1
     level = next(iter(first.intervals.values())).level
-    title = title or f"{first.samples:,} samples, {len(first.classes)} classes; {100 * level:.0f} % intervals in brackets"
+    title = title or f"{first.samples:,} samples, {len(first.classes)} classes; {100 * level:.0f}% intervals in brackets"
     headings = headings or [audit.name for audit in audits]
     table = plain_table(title, "measure", [*headings, *([] if several else ["how"])])
     if not several:

@@ -28,7 +28,7 @@ COMMANDS = {
 }
 #: Commands that also take recipe fields.
 RECIPES = ("train", "compare")
-#: Commands that resume where they were stopped, and what is said then.
+#: Commands that can be resumed, and what is printed when they are stopped.
 RESUMED = ("train", "compare", "ood", "shift")
 RESUMED_BY = "; run the same command again to resume"
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _terminating() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: what is half done is put away."""
+    """Let SIGTERM end the command like Ctrl-C, so that it cleans up."""
 
     def stop(*_: object) -> None:
         raise Terminated
@@ -67,7 +67,7 @@ def _terminating() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Leave a second Ctrl-C unheard while the first one is answered."""
+    """Ignore a second Ctrl-C while the first is being handled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

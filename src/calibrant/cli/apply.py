@@ -7,7 +7,7 @@ from calibrant.cli.console import Parser, open_file, progress, protect_runs, wro
 
 EXAMPLE = """\
 Applies a calibrator saved by calibrant calibrate and writes the calibrated predictions in the format they came in, with all
-other columns as they were, or to an .npz. Logits become log-probabilities, which serve as logits; probabilities stay
+other columns unchanged, or as an .npz. Logits become log-probabilities, which serve as logits; probabilities stay
 probabilities, unless --as says otherwise.
 
 example:
@@ -19,11 +19,11 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Calibrate a prediction file with a saved calibrator.\n\n" + EXAMPLE)
     options.add_argument("calibrator", metavar="CALIBRATOR", help="Folder of a saved calibrator.")
-    options.add_argument("file", metavar="FILE", help="A file of predictions, or a run folder.")
+    options.add_argument("file", metavar="FILE", help="A prediction file, or a run folder.")
     options.add_argument(
-        "--output", "-o", metavar="FILE", required=True, help="The file to write, which ends as the other does, or in .npz."
+        "--output", "-o", metavar="FILE", required=True, help="The file to write, with the extension of FILE, or .npz."
     )
-    options.option("--as", metavar="KIND", type=str, help="What to write, logits or probs, if not what was read.")
+    options.option("--as", metavar="KIND", type=str, help="What to write: logits or probs; as in FILE if not given.")
     options.reading_options()
     options.option("--force", action="store_true", help="Replace the file if it exists.")
     return options

@@ -118,7 +118,7 @@ def _open(config: Any) -> "tuple[Predictions, Predictions]":
         k, (first, second) = next((k, pair) for k, pair in enumerate(pairs) if pair[0] != pair[1])
         raise InputError(
             f"class {k} is {first!r} in {fitting.path}, but {second!r} in {testing.path}; give both the same classes in the "
-            "same order, for tables with `columns`"
+            "same order; for tables, use `columns`"
         )
     return fitting, testing
 

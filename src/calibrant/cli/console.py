@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation import TrainedNetwork
     from calibrant.runs import RunFolder
 
-# Names of files and classes are printed as they are: no :emoji:, and no [markup] where they stand
+# Names of files and classes are printed verbatim: no :emoji: and no [markup]
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
@@ -76,11 +76,11 @@ class Parser(ArgumentParser):
             "--columns",
             nargs="+",
             metavar="NAME",
-            help="Columns with the scores of the classes, in their order, or patterns such as 'prob_*'.",
+            help="Columns with the scores, in the order of the classes, or patterns such as 'prob_*'.",
         )
         self.option("--label", metavar="NAME", help="Column or array of true classes; for an .npy, the file with them.")
-        self.option("--labels-are", metavar="WHAT", help="What labels are if they could be both: names or numbers.")
-        self.option("--positive", metavar="LABEL", help="The label that the only score of two classes is about.")
+        self.option("--labels-are", metavar="WHAT", help="Whether labels are names or numbers, if unclear.")
+        self.option("--positive", metavar="LABEL", help="The label of the positive class, if there is a single score.")
         self.option("--normalise", "--normalize", action="store_true", help="Divide each row of probabilities by its sum.")
         self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to ignore.")
 
@@ -101,12 +101,12 @@ class Parser(ArgumentParser):
         """Options for training."""
         self.option("--quiet", action="store_true", help="Show no progress.")
         self.option("--force", action="store_true", help="Start over if there is already a run.")
-        self.option("--threads", type=int, help="Threads of a run. If not given, small networks take one.")
+        self.option("--threads", type=int, help="Threads per run. If not given, small networks use one.")
         self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the recipe.")
 
 
 def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True) -> Any:
-    """Open predictions with the reading options, and say what was understood; ``labels``: of the labels, too."""
+    """Open predictions with the reading options, and print how they were understood, with ``labels`` also the labels."""
     from calibrant.errors import InputError
     from calibrant.predictions import open_predictions
 
@@ -115,7 +115,7 @@ def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True
     kind: Any = "logits" if config.logits else "probs" if config.probs else None
     names = ("scores", "columns", "label", "labels_are", "positive", "normalise", "ignore_index")
     file = open_predictions(path, kind=kind, part=part, **{name: config[name] for name in names})
-    with progress(f"looking at {file.path.name}", None):
+    with progress(f"inspecting {file.path.name}", None):
         understood = file.understood(labels=labels)
     out.print(understood, markup=False, soft_wrap=True)
     return file

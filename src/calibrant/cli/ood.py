@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 Predicts out-of-distribution (OOD) data with the network of each run and measures how well its uncertainty separates them
-from the run's own test samples: area under the ROC curve (AUROC) with its 95 % interval, fraction of OOD samples accepted
-when 95 % of the test samples are (FPR95), and area under the precision-recall curve (AUPR). The uncertainty is the entropy,
+from the run's own test samples: area under the ROC curve (AUROC) with its 95% interval, fraction of OOD samples accepted
+when 95% of the test samples are (FPR95), and area under the precision-recall curve (AUPR). The uncertainty is the entropy,
 the largest probability or the energy, before and after temperature scaling. Results go to ood.json in the run folder, logits
 to predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
 

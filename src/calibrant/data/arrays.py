@@ -38,7 +38,7 @@ def torchvision_set(
     folder = data_root(root)
     load: Callable[..., Any] = getattr(datasets, kind)
     splits = ({"split": "train"}, {"split": "test"}) if name == "svhn" else ({"train": True}, {"train": False})
-    try:  # pickles of CIFAR are opened after their checksum was found to be that of the published files
+    try:  # CIFAR's pickles are opened only after their checksums were verified
         with weights_only():
             train, test = (load(str(folder), download=download, **which) for which in splits)
     except Exception as error:

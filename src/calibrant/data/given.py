@@ -20,7 +20,7 @@ from calibrant.errors import InputError
 TEST: Final = 0.2
 _FORMS: Final = (
     "a pair (inputs, labels) of tensors or arrays, a torch.utils.data.Dataset of such pairs, or a mapping of these: "
-    '{"train": ..., "test": ...} and perhaps "validation"'
+    '{"train": ..., "test": ...} and optionally "validation"'
 )
 
 
@@ -34,10 +34,10 @@ class Items(Part):
         y: Their labels.
     """
 
-    name: ClassVar[str] = "samples of your own"
+    name: ClassVar[str] = "your own samples"
     impossible: ClassVar[Mapping[str, str]] = {
-        "shift": "corruptions are made for images whose scale is known; these samples are tensors",
-        "ood": "unknown data cannot be brought to the form of tensors of your own; compare predictions in files instead",
+        "shift": "corruptions need images of known scale; these samples are tensors",
+        "ood": "OOD data cannot be converted to the format of your own tensors; compare prediction files instead",
     }
     source: "Dataset[Any]" = field(repr=False)
     numbers: Tensor
@@ -97,7 +97,7 @@ def dataset_from(source: Any, *, validation: float | None = None, seed: int = 0)
     """A data set from samples in memory.
 
     Args:
-        source: A pair of inputs ``(N, ...)`` and labels ``(N,)``, tensors or arrays; a map-style data set of PyTorch that
+        source: A pair of inputs ``(N, ...)`` and labels ``(N,)``, tensors or arrays; a map-style PyTorch data set that
             gives such pairs; or a mapping of these by part, ``"train"``, ``"test"`` and optionally ``"validation"``. A
             single set is split at random: a fifth for the test, a tenth of the rest for validation.
         validation: Training samples held out for validation, a number or a fraction; a tenth if not given.
@@ -108,9 +108,9 @@ def dataset_from(source: Any, *, validation: float | None = None, seed: int = 0)
     divided = source if isinstance(source, Mapping) else {"train": source}
     for name in divided:
         if name not in PARTS:
-            raise InputError(f"data: a part is called train, validation or test, not {name!r}; expected {_FORMS}")
+            raise InputError(f"data: parts are named train, validation or test, not {name!r}; expected {_FORMS}")
     if "train" not in divided:
-        raise InputError(f"data: there is no part train; expected {_FORMS}")
+        raise InputError(f"data: there is no part named train; expected {_FORMS}")
     parts = {name: _items(one) for name, one in divided.items()}
     split: dict[str, Tensor] = {}
     if "test" not in parts:
@@ -118,7 +118,7 @@ def dataset_from(source: Any, *, validation: float | None = None, seed: int = 0)
         split |= {"train": kept, "test": out}
         parts |= {"train": parts["train"].subset(kept), "test": parts["train"].subset(out)}
         warnings.warn(
-            f"data: {len(out):,} of {len(out) + len(kept):,} samples were drawn for the test; to divide them yourself, pass "
+            f"data: {len(out):,} of {len(out) + len(kept):,} samples were held out for the test; to choose them, pass "
             'data={"train": ..., "test": ...}',
             stacklevel=2,
         )
@@ -139,7 +139,7 @@ def _items(source: Any) -> Items:
         x, y = (torch.as_tensor(np.asarray(part) if not isinstance(part, Tensor) else part) for part in source)
         if not len(x) or len(x) != len(y) or y.dim() != 1 or y.is_floating_point() or y.is_complex():
             raise InputError(
-                f"data: expected inputs (N, ...) and class numbers (N,), got {x.dtype} {tuple(x.shape)} and "
+                f"data: expected inputs (N, ...) and class indices (N,), got {x.dtype} {tuple(x.shape)} and "
                 f"{y.dtype} {tuple(y.shape)}"
             )
         labels = y.detach().cpu().long()
@@ -155,5 +155,5 @@ def _items(source: Any) -> Items:
         read = known if known is not None and len(known) == len(source) else [source[i][1] for i in range(len(source))]
         y = torch.as_tensor(np.asarray(read)).long()
     except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise InputError(f"data: {type(source).__name__} must give pairs of input and class number ({error})") from error
+        raise InputError(f"data: {type(source).__name__} must return pairs of input and class index ({error})") from error
     return Items(source, torch.arange(len(y)), y)

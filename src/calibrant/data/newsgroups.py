@@ -276,7 +276,7 @@ def _fetch(folder: Path) -> None:
             raise MissingDataError(f"20 Newsgroups could not be fetched from {ARCHIVE} into {folder} ({error})") from error
         found = hashlib.sha256(archive.read_bytes()).hexdigest()
         if found != CHECKSUM:
-            raise MissingDataError(f"what {ARCHIVE} sends is not 20 Newsgroups as published: its SHA-256 is {found}")
+            raise MissingDataError(f"the file at {ARCHIVE} is not 20 Newsgroups as published: its SHA-256 is {found}")
         with tarfile.open(archive) as packed:
             packed.extractall(temporary, filter="data")
         for name in BY_DATE:

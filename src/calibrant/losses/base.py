@@ -72,7 +72,7 @@ class AdaptiveLoss(Loss):
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self._path: list[dict[str, Tensor]] = []
-        self._epochs: Epochs | None = Epochs()  # until it adapts, or somebody is known to take care of it
+        self._epochs: Epochs | None = Epochs()  # until it adapts, or the caller is known to handle it
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss; warn once if epochs pass and it never adapts."""
@@ -82,13 +82,13 @@ class AdaptiveLoss(Loss):
         return loss
 
     def train(self, mode: bool = True) -> "AdaptiveLoss":
-        """Set the mode; going back to training from an evaluation is taken for the start of another epoch."""
+        """Set the mode; switching back to training after an evaluation counts as the start of another epoch."""
         if mode and not self.training and self._epochs is not None:
             self._epochs.resumed()
         return super().train(mode)
 
     def _count_step(self, logits: Tensor) -> None:
-        """Count a step of training, and warn if there were too many."""
+        """Count a training step, and warn if there were too many."""
         if self._epochs is None or not getattr(logits, "requires_grad", False) or not torch.is_grad_enabled():
             return
         self._epochs.step(len(logits))
@@ -188,11 +188,11 @@ class AdaptiveLoss(Loss):
 
 
 class Epochs:
-    """Tells from the steps of training alone that an epoch must have passed; sizes of batches wait for no device.
+    """Infers from training steps alone that an epoch must have passed; batch sizes need no device synchronisation.
 
-    Nobody says where an epoch ends, and a first epoch may be long. These are sure signs: the same short batch came twice,
-    after equally many full ones, as at the end of an epoch; training was resumed twice after an evaluation; or there
-    were more steps than in the longest epoch in use, 20,018 of ImageNet in batches of 64.
+    Nothing marks the end of an epoch, and a first epoch may be long. Sure signs are: the same short batch came twice, after
+    equally many full ones, as at the end of an epoch; training was resumed twice after an evaluation; or there were more
+    steps than in the longest epoch in common use, 20,018 for ImageNet in batches of 64.
 
     Attributes:
         steps: Steps so far.
@@ -218,12 +218,12 @@ class Epochs:
             self._since += 1
         else:
             short, self._since = (size, self._since), 0
-            self.passed |= short == self._short and short[1] >= 5  # fewer may be batches of two sizes in turn
+            self.passed |= short == self._short and short[1] >= 5  # with fewer, two batch sizes may just alternate
             self._short = short
         self.passed |= self._rounds >= 2 or self.steps > self.LONGEST
 
     def resumed(self) -> None:
-        """Training goes on after an evaluation."""
+        """Training resumes after an evaluation."""
         self._rounds += self._trained
         self._trained = False
 
@@ -277,7 +277,7 @@ def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
 def reduce_finite(values: Tensor, samples: Samples, reduction: Reduction) -> Tensor:
     """:func:`tensors.reduce` of a loss that is infinite where a wrong class has a logit of -infinity.
 
-    That is said in a sentence where it costs nothing to look, on the CPU.
+    On the CPU, where checking costs nothing, an error says so.
     """
     if values.is_cpu and not tensors.hidden(values):
         wrong = samples.kept & ~values.detach().isfinite()
@@ -288,8 +288,8 @@ def reduce_finite(values: Tensor, samples: Samples, reduction: Reduction) -> Ten
             if bool(masked.any()):
                 raise ValueError(
                     f"{int(masked.sum())} of {int(samples.kept.sum())} samples have a logit of -infinity, as of a masked "
-                    "class: its distance to the others is infinite, and so is this loss; leave the class out of the logits, "
-                    "or use a loss of probabilities alone, such as CrossEntropy, Focal or Brier"
+                    "class: its distance to the others is infinite, and so is this loss; drop the class from the logits, "
+                    "or use a loss that depends on probabilities only, such as CrossEntropy, Focal or Brier"
                 )
     return tensors.reduce(values, samples.kept, reduction)
 

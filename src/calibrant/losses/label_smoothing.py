@@ -19,7 +19,7 @@ def label_smoothing_loss(
     samples = tensors.for_training(logits, target, ignore_index)
     log_s = samples.logits.log_softmax(dim=1)
     values = (alpha - 1) * log_s.gather(1, samples.target.unsqueeze(1)).squeeze(1)
-    if alpha:  # a masked class, whose log s is -infinity, is none of the others' business
+    if alpha:  # without it, a masked class, whose log s is -infinity, must not matter
         values = values - alpha * log_s.mean(dim=1)
     return reduce_finite(values, samples, reduction)
 

@@ -1,9 +1,8 @@
 """Calibration of the predicted class: are predictions with a confidence of 0.8 correct in 80 of 100 cases?
 
-All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, leave out what is labelled
-``ignore_index``, and return a float64 scalar, a fraction; other ways to give them are those of
-:class:`calibrant.tensors.Given`. Bins are ``(lower, upper]``. Without a single sample there is no calibration error: a
-ValueError is raised.
+All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, or any other form that
+:class:`calibrant.tensors.Given` describes, ignore what is labelled ``ignore_index``, and return a fraction as a float64
+scalar. Bins are ``(lower, upper]``. Without any samples, a ValueError is raised.
 """
 
 from typing import TYPE_CHECKING

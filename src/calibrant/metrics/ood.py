@@ -33,7 +33,7 @@ def ood_auroc(in_logits: Array, out_logits: Array, *, score: Score = "entropy", 
 
 @in_kind
 def ood_fpr95(in_logits: Array, out_logits: Array, *, score: Score = "entropy", probs: bool | None = None) -> Tensor:
-    """Fraction of OOD samples accepted by a threshold that accepts at least 95 % of the in-distribution samples."""
+    """Fraction of OOD samples accepted by a threshold that accepts at least 95% of the in-distribution samples."""
     known, unknown = (
         uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
     )

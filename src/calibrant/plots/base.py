@@ -99,7 +99,7 @@ def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12, row_gap: flo
 
 def percent(value: float, digits: int = 2) -> str:
     """A fraction as percent."""
-    return f"{100 * value:.{digits}f} %"
+    return f"{100 * value:.{digits}f}%"
 
 
 def close_all() -> None:

@@ -85,11 +85,11 @@ class PixelReliability(Figure):
             ("image", self.image, {}),
             ("label", labels, {"cmap": palette, "vmin": -0.5, "vmax": number - 0.5}),
             (
-                f"prediction, {100 * accuracy:.1f} % correct",
+                f"prediction, {100 * accuracy:.1f}% correct",
                 self.prediction,
                 {"cmap": palette, "vmin": -0.5, "vmax": number - 0.5},
             ),
-            (f"confidence, mean {100 * surest:.1f} %", self.confidence, {"cmap": "viridis", "vmin": 0, "vmax": 1}),
+            (f"confidence, mean {100 * surest:.1f}%", self.confidence, {"cmap": "viridis", "vmin": 0, "vmax": 1}),
             (
                 "wrong, coloured by confidence",
                 error,

@@ -103,7 +103,7 @@ class ReliabilityDiagram(Figure):
     @property
     def label(self) -> str:
         """The ECE, and the interval of the true error."""
-        return f"ECE {percent(self.ece)}, true error {100 * self.ece_low:.2f} - {100 * self.ece_high:.2f} %"
+        return f"ECE {percent(self.ece)}, true error {100 * self.ece_low:.2f} to {100 * self.ece_high:.2f}%"
 
     @property
     def how(self) -> str:

@@ -68,7 +68,7 @@ class ROC(Figure):
                 100 * np.array(self.unknown[i]),
                 color=COLOURS[i % len(COLOURS)],
                 linestyle="-" if i < len(COLOURS) else "--",
-                label=f"{name}: {100 * self.auroc[i]:.2f} %",
+                label=f"{name}: {100 * self.auroc[i]:.2f}%",
             )
         ax.set(xlabel="test samples rejected, %", ylabel="OOD samples detected, %", xlim=(0, 100), ylim=(0, 100.5))
         ax.set_aspect("equal")

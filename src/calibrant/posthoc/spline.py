@@ -25,7 +25,7 @@ class SplineCalibration(Mixed):
 
     Args:
         num_knots: Knots of the spline, at evenly spaced quantiles. The paper uses 6, too few for a network that is nearly
-            always confident: for a ResNet-110 on CIFAR-10, 6 leave an ECE of 2.4 %, 12 one of 1.0 %.
+            always confident: for a ResNet-110 on CIFAR-10, 6 leave an ECE of 2.4%, 12 one of 1.0%.
     """
 
     key = "spline"

@@ -304,7 +304,7 @@ class Recipe:
             given: Groups for which an object was passed: data, model, loss.
         """
         if not self.name or file_name(self.name) != self.name:
-            raise InputError(f"name must be a plain name, for it is that of a folder; got {self.name!r}")
+            raise InputError(f"name must be a plain name, as it also names a folder; got {self.name!r}")
         for path, value in _flatten(self.to_dict()).items():
             _check_plain(path, value)
         for path, name, known in (
@@ -576,7 +576,7 @@ def _check_name(path: str, name: str, known: Mapping[str, Any], *, allow_code: b
         return
     if name.startswith(GIVEN):
         kind = name.removeprefix(GIVEN)
-        raise InputError(f"{path}: {kind} was given to fit() as an object, which a recipe alone cannot make")
+        raise InputError(f"{path}: {kind} was passed to fit() as an object, which a recipe alone cannot recreate")
     if "." in name or ":" in name:
         if allow_code:
             return

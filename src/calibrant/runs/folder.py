@@ -43,7 +43,7 @@ class RunFolder:
 
     @staticmethod
     def usual(recipe: Recipe) -> "RunFolder":
-        """Where a run goes if nobody says where: ``runs/RECIPE/LOSS-seedN``."""
+        """The default folder of a run: ``runs/RECIPE/LOSS-seedN``."""
         return RunFolder(Path("runs") / file_name(recipe.name) / file_name(f"{recipe.loss.name}-seed{recipe.seed}"))
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class RunFolder:
         """Whether the folder holds something other than a run."""
         if self.started or not self.path.exists():
             return False
-        ours = (HIDDEN, self.error.name)  # of a start that failed
+        ours = (HIDDEN, self.error.name)  # left by a failed start
         return not self.path.is_dir() or any(not path.name.startswith(ours) for path in self.path.iterdir())
 
     def owns(self, path: Path) -> bool:
@@ -106,7 +106,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not finished: run the same calibrant train command again to resume it")
 
     def clear(self) -> None:
-        """Delete the run, and nothing else that may be here: the result first, and last what makes it a run folder."""
+        """Delete the run, and nothing else: the result first, and last what makes it a run folder."""
         *others, recipe = self.FILES
         for path in (path for name in others for path in self.path.glob(name)):
             path.unlink()
@@ -115,17 +115,17 @@ class RunFolder:
         (self.path / recipe).unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Clear away what a process that was killed left half written, unless another one works here."""
+        """Remove half-written files of a killed process, unless another process is at work here."""
         if self._lock.exists():
             with contextlib.suppress(InputError, OSError), self.claimed():
                 pass
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep the folder to this process, and clear away what one that was killed left half written.
+        """Lock the folder for this process, and remove half-written files of a killed one.
 
         Raises:
-            InputError: If another process works here.
+            InputError: If another process is at work here.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = self._lock
@@ -137,7 +137,7 @@ class RunFolder:
                             path.unlink()
                 yield
         finally:
-            with contextlib.suppress(OSError):  # there is something in it
+            with contextlib.suppress(OSError):  # it is not empty
                 self.path.rmdir()
 
     # Files

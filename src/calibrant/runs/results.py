@@ -108,7 +108,7 @@ class Detection:
         auroc: Area under the ROC curve.
         low: Lower end of its interval.
         high: Upper end.
-        fpr95: Fraction of OOD samples accepted when 95 % of the test samples are.
+        fpr95: Fraction of OOD samples accepted when 95% of the test samples are.
         aupr: Area under the precision-recall curve.
     """
 
@@ -267,7 +267,7 @@ class Summary:
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
     def interval(self, key: str, stage: Stage = "before") -> tuple[float, float]:
-        """95 % interval of the mean over seeds, by Student's t; NaN for a single seed."""
+        """95% interval of the mean over seeds, by Student's t; NaN for a single seed."""
         values = self.values(key, stage)
         if len(values) < 2:
             return math.nan, math.nan

@@ -10,11 +10,11 @@ from calibrant.metrics.estimators import debiased_estimate
 def invert(
     bins: BinStatistics, random: np.random.Generator, resamples: int, level: float, norm: int = 1
 ) -> tuple[float, float]:
-    """Interval of the true error: every error at which the measured estimate is not unlikely.
+    """Interval of the true error: every error under which the measured estimate is plausible.
 
-    How a true error is spread over the bins is unknown. Two ways are tried, the measured gaps scaled up and down and the
-    same gap in every bin, and the interval holds the errors that are likely in either: the measured gaps alone contain the
-    noise of their bins, and intervals from them cover the truth in 91 to 94 % of cases instead of 95.
+    How the true error is distributed over the bins is unknown. Two ways are tried, the measured gaps scaled up and down and
+    the same gap in every bin, and the interval holds the errors that are plausible under either: the measured gaps alone
+    contain the noise of their bins, and intervals from them cover the truth in 91 to 94% of cases instead of 95.
     """
     gaps = bins.gaps().numpy()
     seed = int(random.integers(2**63))
@@ -26,7 +26,7 @@ def invert(
 def _scaled(
     bins: BinStatistics, gaps: np.ndarray, seed: int, resamples: int, level: float, norm: int
 ) -> tuple[float, float]:
-    """The errors of those scales of some gaps at which the measured estimate is not unlikely."""
+    """The errors of those scales of some gaps under which the measured estimate is plausible."""
     measured = float(debiased_estimate(bins, norm=norm))
     confidence, weights = bins.means()[0].numpy(), bins.weights().numpy()
     total = int(bins.counts.sum())

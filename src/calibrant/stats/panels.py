@@ -74,8 +74,8 @@ def bins_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 
 def true_error_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
     """The debiased error of bins of independent samples, and the interval of the true error, by inverting a test.
 
-    Unlike the ECE and its own interval, which small samples push up, it covers the error that the bins would have with
-    any number of samples.
+    Unlike the ECE and its own interval, which are biased upwards on small samples, it covers the error that the bins would
+    have with unlimited samples.
     """
     bins = bins.double()
     low, high = invert(bins, np.random.default_rng(seed), resamples, level)

@@ -72,7 +72,7 @@ class Study:
         study.jobs = []
         for job in result.jobs:
             if file_name(job.folder) != job.folder:
-                raise InputError(f"{place}: study.json names the folder {job.folder!r}, which is not one of its own")
+                raise InputError(f"{place}: study.json names the folder {job.folder!r}, which is outside the study")
             run = place.run(job.folder)
             if not run.started:
                 continue
@@ -119,7 +119,7 @@ class Study:
         Args:
             jobs: Number of runs trained in parallel on this machine, which share its cores; None for one on each core
                 if the network is small, else one.
-            threads: Threads of each run; if not given, as :func:`calibrant.train.fit` and the number of jobs have it.
+            threads: Threads per run; by default chosen by :func:`calibrant.train.fit` and the number of jobs.
             launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
             resources: Ray resources per run, such as ``{"gpu": 1}``.
             force: Train everything again.

@@ -28,7 +28,7 @@ def newest_checkpoint(folder: RunFolder, recipe: Recipe, *, say: bool = True) ->
             continue
         return path
     if say and folder.trained:
-        warnings.warn(f"{folder} has no checkpoint that can be used; training starts over", UserWarning, stacklevel=3)
+        warnings.warn(f"{folder} has no usable checkpoint; training starts over", UserWarning, stacklevel=3)
     return None
 
 
@@ -45,7 +45,7 @@ def load_checkpoint(path: Path, recipe: Recipe) -> dict[str, Any]:
     except Exception as error:
         raise InputError(f"{path} cannot be read; it may be truncated ({type(error).__name__})") from error
     if damaged:
-        raise InputError(f"{path} is damaged: it is no longer what was written")
+        raise InputError(f"{path} is damaged: its checksum does not match")
     found: dict[str, Any] = content if isinstance(content, dict) else {}
     mark = found.get("calibrant")
     if not isinstance(mark, dict) or mark.get("format") != FORMAT or not isinstance(mark.get("recipe"), dict):

@@ -165,10 +165,10 @@ class Module(lightning.LightningModule):
 
 
 class Writer(TorchCheckpointIO):
-    """Writes checkpoints where they belong; Lightning's own writer goes by way of the folder of temporary files."""
+    """Writes checkpoints directly to their folder; Lightning's own writer goes through the temporary directory."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write it, and wait until it is on the disk."""
+        """Write it, and wait until it is on disk."""
         del storage_options
         with Path(path).open("wb") as file:
             torch.save(checkpoint, file)

@@ -93,7 +93,7 @@ def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: light
     module = Module(recipe, prepared.network, prepared.loss, prepared.data)
     checkpoint = newest_checkpoint(folder, recipe, say=trainer.is_global_zero)
     if trainer.is_global_zero and checkpoint != folder.checkpoint("last"):
-        folder.checkpoint("last").unlink(missing_ok=True)  # or it would become the one before, in place of a good one
+        folder.checkpoint("last").unlink(missing_ok=True)  # otherwise it would replace a good previous one
     try:
         with _trainer_errors():
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)

@@ -39,7 +39,7 @@ def check_trainer(options: Mapping[str, Any], *, allow_code: bool = False) -> No
             hint = did_you_mean(name, accepted).removeprefix("; ") or f"allowed are {', '.join(accepted)}"
             raise InputError(f"trainer.{name} is not known; {hint}")
         if name == "max_time" and isinstance(value, int | float):  # 1:00:00:00 is a number to YAML
-            raise InputError('trainer.max_time must be "DD:HH:MM:SS" in quotes, or such as {hours: 3}')
+            raise InputError('trainer.max_time must be "DD:HH:MM:SS" in quotes, or a mapping such as {hours: 3}')
         if name != "logger":
             _refuse_classes(f"trainer.{name}", value)
     for one in _listed(options.get("logger")):
@@ -51,7 +51,7 @@ def _refuse_classes(path: str, value: Any) -> None:
     if isinstance(value, Mapping) and "class_path" in value:
         raise InputError(f"{path} takes no class_path; only trainer.logger does")
     if not isinstance(value, str | int | float | bool | list | Mapping | None):
-        raise InputError(f"{path} must be a word or a number, as a file has it, got {type(value).__name__}")
+        raise InputError(f"{path} must be a word or a number, as in a file, got {type(value).__name__}")
 
 
 def make_loggers(value: Any, folder: Path | None, *, allow_code: bool = False) -> Any:

@@ -76,7 +76,7 @@ class Progress(lightning.Callback):
         result, loss = getattr(pl_module, "result", None), getattr(pl_module, "loss", None)
         if result is None:
             return
-        self.results = f"accuracy {100 * result.accuracy:.1f} %, ECE {100 * result.ece:.2f} %"
+        self.results = f"accuracy {100 * result.accuracy:.1f}%, ECE {100 * result.ece:.2f}%"
         self.learned = loss.summary() if isinstance(loss, AdaptiveLoss) else ""
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
