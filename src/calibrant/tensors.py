@@ -287,7 +287,7 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
 
 _AS_THEY_ARE = "if these are logits, pass them directly"
 _NO_PROBABILITY = "has the value {value:g}, which is not a probability; " + _AS_THEY_ARE
-_NO_DISTRIBUTION = "adds up to {total:g}, not to 1; " + _AS_THEY_ARE + "; if digits were rounded away, divide by the sum"
+_NO_DISTRIBUTION = "adds up to {total:g}, not to 1; " + _AS_THEY_ARE + "; if they were rounded, divide by the sum"
 
 
 def _logarithms(probs: Tensor, tolerance: float | None, kept: Tensor | None) -> Tensor:
@@ -640,7 +640,7 @@ def _check_values(logits: Tensor, kept: Tensor) -> None:
     if probabilities:
         raise ValueError(
             "logits are probabilities: no row has a negative value, and each adds up to 1; losses take the network's raw "
-            "outputs: leave out its last softmax"
+            "outputs: remove its final softmax"
         )
 
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 Predictions are an .npz with arrays logits (or probs) and target, a .csv, .tsv, .jsonl or .parquet with one column per class
-and a label column, two .npy, or a run folder. The first line says what was understood of a file. Further files, of the same
-samples, are compared with the first. Nothing is written unless --output, --figure or --report is given; existing files are
-replaced.
+and a label column, two .npy files, or a run folder. The first line of output says how a file was understood. Further files,
+of the same samples, are compared with the first. Nothing is written unless --output, --figure or --report is given; existing
+files are replaced.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -25,7 +25,7 @@ example:
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Audit prediction files.\n\n" + EXAMPLE)
-    options.add_argument("files", nargs="+", metavar="FILE", help="Files of predictions, or run folders.")
+    options.add_argument("files", nargs="+", metavar="FILE", help="Prediction files, or run folders.")
     options.reading_options()
     options.measuring_options()
     options.option(

@@ -172,7 +172,7 @@ class PanelResult:
             yield (
                 f"group {name}",
                 f"{group.samples:,}",
-                f"ECE {100 * group.ece:.2f} %, accuracy {100 * group.accuracy:.2f} %",
+                f"ECE {100 * group.ece:.2f}%, accuracy {100 * group.accuracy:.2f}%",
             )
 
     def __repr__(self) -> str:

@@ -147,7 +147,7 @@ class Means:
             self.images = torch.stack([total, torch.bincount(image, minlength=size).double()], dim=1)
 
     def draw(self, random: np.random.Generator, resamples: int) -> np.ndarray:
-        """Values of new samples; other objects draw the same samples from the same state."""
+        """Values of resamples; other objects draw the same samples from the same state."""
         if self.images is not None:
             total, count = (image_weights(len(self.images), random, resamples) @ self.images).numpy().T
             return np.asarray(total / count)
@@ -155,7 +155,7 @@ class Means:
         return np.array([values[random.integers(len(values), size=len(values))].mean() for _ in range(resamples)])
 
     def draw_samples(self, random: np.random.Generator, resamples: int) -> np.ndarray:
-        """The same: samples are always drawn by their number."""
+        """The same: samples are always drawn by index."""
         return self.draw(random, resamples)
 
 
