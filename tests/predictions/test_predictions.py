@@ -182,7 +182,7 @@ def test_nothing_is_left_of_what_could_not_be_written(tmp_path: Path) -> None:
             {"logits": LOGITS, "target": np.array(list("abc") * 16 + ["a", "z"])},
             "row 0: label 'a' is not one of the classes",
         ),
-        ({"logits": LOGITS, "target": TARGET > 0}, "must hold whole numbers or class names as labels"),
+        ({"logits": LOGITS, "target": TARGET > 0}, "must hold integers or class names as labels"),
         ({"logits": LOGITS, "classes": np.array(["a"])}, r"classes has shape \(1,\), but there are 3 classes"),
         ({"logits": LOGITS, "train_counts": np.arange(4)}, r"train_counts has shape \(4,\), but there are 3 classes"),
         ({"logits": LOGITS[:, :, None][:, :, :0]}, "logits is empty"),
@@ -209,7 +209,7 @@ def test_other_files(tmp_path: Path, name: str) -> None:
     message = (
         "does not exist"
         if name == "nowhere.npz"
-        else "is of no known kind: expected .npz, .npy, .csv, .tsv, .jsonl, .parquet"
+        else "has an unknown format: expected .npz, .npy, .csv, .tsv, .jsonl, .parquet"
     )
     with pytest.raises(InputError, match=message):
         open_predictions(tmp_path / name)

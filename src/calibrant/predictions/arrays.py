@@ -52,13 +52,13 @@ class StoredArray:
             readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
             called = path if name is None else f"{path}: array {name}"
             if version not in readers:
-                raise InputError(f"{called} is of format {version}, which is not known")
+                raise InputError(f"{called} has the unknown format {version}")
             shape, fortran, dtype = readers[version](stream)
             if dtype.hasobject:
                 raise InputError(f"{called} holds Python objects, which are never loaded; save it as an array of numbers")
             found = cls(path, name, tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
             if min(found.shape, default=0) < 0 or size < found.offset + math.prod(found.shape) * dtype.itemsize:
-                raise InputError(f"{called} is cut short; copy or save the file again")
+                raise InputError(f"{called} is truncated; copy or save the file again")
         return found
 
     def rows(self, rows: int) -> Iterator[np.ndarray]:
@@ -73,7 +73,7 @@ class StoredArray:
                 size = min(rows, self.shape[0] - start)
                 data = stream.read(size * row)
                 if len(data) != size * row:
-                    raise InputError(f"{self.path} is cut short; copy or save the file again")
+                    raise InputError(f"{self.path} is truncated; copy or save the file again")
                 yield np.frombuffer(data, dtype=self.dtype).reshape(size, *self.shape[1:])
 
     def _rows_of_columns(self, rows: int) -> Iterator[np.ndarray]:
@@ -157,7 +157,7 @@ class ArrayPredictions(Predictions):
         if scores.dtype.kind not in "fiu":
             raise InputError(f"{path} must hold numbers as scores, but {what} is of type {scores.dtype}")
         if math.prod(scores.shape[1:]) == 0:
-            raise InputError(f"{path}: {what} is empty, its shape is {scores.shape}")
+            raise InputError(f"{path}: {what} is empty: its shape is {scores.shape}")
         self.shape = scores.shape[2:]
         nothing = np.empty((0, *(scores.shape[1:] or (1,))))
         self._look(next(self._score_rows(1 if self.shape else HEAD), nothing), reading, kind, what)
@@ -189,8 +189,7 @@ class ArrayPredictions(Predictions):
             return
         if target.dtype.kind not in ("iufUSb" if self.num_classes == 2 else "iufUS"):
             raise InputError(
-                f"{self.path} must hold whole numbers or class names as labels, but {self._places[1]} is of type "
-                f"{target.dtype}"
+                f"{self.path} must hold integers or class names as labels, but {self._places[1]} is of type {target.dtype}"
             )
         by_name = self.single or reading.positive is not None or reading.labels_are == "names"
         if by_name or target.dtype.kind not in "iuf":

@@ -138,7 +138,7 @@ class Predictions(ABC):
             parts.append("no labels")
         beside = [*self.aside, *([label] if self.has_target and not labels else [])]
         if beside:
-            parts.append(f"{'left aside' if labels else 'kept'}: {listed_names(beside)}")
+            parts.append(f"{'ignored' if labels else 'kept'}: {listed_names(beside)}")
         return f"{self.path.name}: {'; '.join(parts)}"
 
     def __repr__(self) -> str:
@@ -201,7 +201,7 @@ class Predictions(ABC):
             )
         if found == "logits" and self.normalise:
             raise InputError(
-                f'{self.path}: `normalise` is for probabilities, but {what} are taken for logits; pass `kind="probs"`'
+                f'{self.path}: `normalise` applies to probabilities, but {what} are treated as logits; pass `kind="probs"`'
             )
         self.kind = found
         if self.normalise:
@@ -226,7 +226,7 @@ class Predictions(ABC):
         if scores.dtype.kind not in "fiu":
             raise InputError(f"{self.path} must hold numbers as scores, but they are of type {scores.dtype}")
         wanted = np.float64 if scores.dtype == np.float64 else np.float32
-        values = torch.from_numpy(np.require(scores, wanted, ["C", "W"]))  # which may be written to, as PyTorch likes them
+        values = torch.from_numpy(np.require(scores, wanted, ["C", "W"]))  # writable, as PyTorch expects
         broken = (
             ~values.isfinite().all(dim=1)
             if self.kind == "probs"
@@ -253,7 +253,7 @@ class Predictions(ABC):
             self._refuse(~(total > 0), start, "has only probabilities of 0, which cannot be normalised; remove or repair it")
         else:
             percent = (total - 100).abs() <= 100 * self.tolerance
-            cure = "; if they only have to be divided by their sum, pass `normalise=True`"
+            cure = "; if they only need to be divided by their sum, pass `normalise=True`"
             message = "adds up to {value}, not to 1" + cure + ("" if bool(percent.all()) else logits) + self._hint
             self._refuse((total - 1).abs() > self.tolerance, start, message, total.round(decimals=4))
         if self.normalise or self.tolerance > CLOSE:
@@ -263,16 +263,14 @@ class Predictions(ABC):
     def _target(self, labels: np.ndarray, start: int) -> Tensor:
         if labels.dtype.kind == "f":
             whole = torch.from_numpy(labels == np.floor(labels))
-            self._refuse(~whole, start, "has a label that is not a whole number: {value}", torch.from_numpy(labels))
+            self._refuse(~whole, start, "has a label that is not an integer: {value}", torch.from_numpy(labels))
         elif labels.dtype.kind not in "iu":
-            raise InputError(
-                f"{self.path} must hold whole numbers or class names as labels, but they are of type {labels.dtype}"
-            )
+            raise InputError(f"{self.path} must hold integers or class names as labels, but they are of type {labels.dtype}")
         target = torch.from_numpy(labels.astype(np.int64))
         outside = ((target < 0) | (target >= self.num_classes)) & (target != self.ignore_index)
         cure = (
             f"has label {{value}}, but there are {self.num_classes} classes (0..{self.num_classes - 1}); "
-            "if it marks samples to leave out, pass `ignore_index={value}`"
+            "if it marks samples to ignore, pass `ignore_index={value}`"
         )
         self._refuse(outside, start, cure, target)
         return target
@@ -324,4 +322,4 @@ def readable(path: Path) -> Iterator[None]:
             raise InputError(f"{path} cannot be read: {error.strerror or what}") from error
         if isinstance(error, MemoryError):
             raise InputError(f"{path} cannot be read: there is not enough memory ({what})") from error
-        raise InputError(f"{path} cannot be read, it may be broken or cut short ({type(error).__name__}: {what})") from error
+        raise InputError(f"{path} cannot be read; it may be broken or truncated ({type(error).__name__}: {what})") from error

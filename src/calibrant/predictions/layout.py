@@ -191,7 +191,7 @@ def _found(where: str, contents: Mapping[str, Content], kind: Kind | None) -> li
         told = [own for own in options if kind is None or _kind(own) in (kind, None)] or options
         if len(told) > 1:
             both = {"logits", "probs"} <= {*map(_kind, told)}
-            more = ', or say which kind they are with `kind="logits"` or `kind="probs"`' if both else ""
+            more = ', or give their kind with `kind="logits"` or `kind="probs"`' if both else ""
             listed = " or in ".join(listed_names(own, 4) for own in told)
             raise InputError(f"{where}: the scores may be in {listed}; name their columns with `columns`{more}")
         if told:

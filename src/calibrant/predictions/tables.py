@@ -65,7 +65,7 @@ class TablePredictions(Predictions):
         first = self._score_values(next(self._guarded(HEAD, scores)), 0)
         shown = listed_names(scores, 5)
         what = f"column {shown}" if len(scores) == 1 else f"columns {shown}"
-        self._hint = "" if reading.columns else f"; the scores were taken from {what}, name others with `columns`"
+        self._hint = "" if reading.columns else f"; the scores were taken from {what}; name others with `columns`"
         self._look(first, reading, self.layout.kind, what)
         if not self.single:
             self.classes = self.layout.classes
@@ -152,7 +152,7 @@ class TablePredictions(Predictions):
         values = column.flatten()
         if values.null_count:
             row = start + int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]) // self._length
-            raise InputError(f"{self.path}, row {row}: column {name!r} lacks a score there; remove or fill the row")
+            raise InputError(f"{self.path}, row {row}: column {name!r} lacks a score; remove or fill the row")
         return self._numbers(values, name).reshape(-1, self._length)
 
     def _numbers(self, column: Any, name: str) -> np.ndarray:
@@ -174,7 +174,7 @@ class TablePredictions(Predictions):
         if not types.is_dictionary(column.type):
             if types.is_nested(column.type) or types.is_temporal(column.type):
                 raise InputError(
-                    f"{self.path}: column {name!r} must hold whole numbers or class names as labels, but it is of type "
+                    f"{self.path}: column {name!r} must hold integers or class names as labels, but it is of type "
                     f"{column.type}; if the labels are elsewhere, pass `label` with their name"
                 )
             column = column.dictionary_encode()
@@ -193,7 +193,7 @@ class TablePredictions(Predictions):
         return column
 
     def _refuse_empty(self, name: str, row: int) -> None:
-        raise InputError(f"{self.path}, row {row}: column {name!r} is empty or NaN there; remove or fill the row")
+        raise InputError(f"{self.path}, row {row}: column {name!r} is empty or NaN; remove or fill the row")
 
 
 def _content(column: Any) -> Content:
@@ -236,12 +236,12 @@ class CsvPredictions(TablePredictions):
             self.decimal = ","
         if all(as_number(name) is not None for name in rows[0]) and not all(name.strip().isdigit() for name in rows[0]):
             raise InputError(
-                f"{self.path} has no header: its first line is {listed_names(rows[0], 4)}; put the columns' names there, "
+                f"{self.path} has no header: its first line is {listed_names(rows[0], 4)}; put column names there, "
                 "such as prob_cat and label, or save the scores with numpy.save"
             )
         named = {"\t": "tabs", ";": "semicolons", "|": "bars"}.get(self.delimiter)
         if named is not None and not (named == "tabs" and ".tsv" in self.path.suffixes):
-            self._notes += (f"cells between {named}",)
+            self._notes += (f"separated by {named}",)
         if self.decimal == ",":
             self._notes += ("decimal commas",)
 
@@ -353,7 +353,7 @@ class JsonlPredictions(TablePredictions):
                 raise
             name, first, then = changed.groups()
             raise InputError(
-                f"{self.path}: {name!r} holds a {first} in one line and a {then} in another; write it in one way"
+                f"{self.path}: {name!r} holds a {first} in one line and a {then} in another; use one type"
             ) from error
 
     def _prepare(self) -> None:
@@ -377,7 +377,7 @@ class JsonlPredictions(TablePredictions):
             if columns is None:
                 lines = [line for line in block.split(b"\n") if line.strip()]
                 if len(lines) != len(table):
-                    raise InputError(f"{self.path} has several objects in a line; write one in each")
+                    raise InputError(f"{self.path} has several objects on a line; write one per line")
                 table = table.append_column(LINE, arrow.array(lines, arrow.binary()))
             yield from table.to_batches(max_chunksize=rows)
 
