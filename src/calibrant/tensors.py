@@ -622,7 +622,7 @@ def _check_labels(target: Tensor, classes: int) -> None:
         wrong = highest if highest >= classes else lowest
         raise ValueError(
             f"target has value {wrong} but logits have {classes} classes (0..{classes - 1}); "
-            f"if {wrong} marks samples or pixels to leave out, pass ignore_index={wrong}"
+            f"if {wrong} marks samples or pixels to ignore, pass ignore_index={wrong}"
         )
 
 

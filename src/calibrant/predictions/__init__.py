@@ -62,11 +62,11 @@ def open_predictions(
     if not path.exists():
         raise InputError(f"{path} does not exist")
     if not path.is_file():
-        raise InputError(f"{path} is not a file that can be read twice; save the predictions to one")
+        raise InputError(f"{path} cannot be read twice; save the predictions to a regular file")
     opener = FORMATS.get(ending(path))
     if opener is None or (path.suffix.lower() in COMPRESSED and ending(path) in (".npz", ".npy", ".parquet")):
         raise InputError(
-            f"{path} is of no known kind: expected .npz, .npy, .csv, .tsv, .jsonl, .parquet or a run folder"
+            f"{path} has an unknown format: expected .npz, .npy, .csv, .tsv, .jsonl, .parquet or a run folder"
             + ("; pandas writes lines with to_json(orient='records', lines=True)" if ending(path) == ".json" else "")
         )
     chosen = [columns] if isinstance(columns, str) else columns

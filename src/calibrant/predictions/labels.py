@@ -153,34 +153,34 @@ class LabelReader:
             known = ", ".join(list(self.classes or [])[:5]) + (", ..." if len(self.classes or []) > 5 else "")
             close = did_you_mean(text, self.classes or [])
             two = self.num_classes == 2 and len(kept) == 2
-            cure = "; if it is the second class's, pass `positive=" + text + "`" if two and not close else close
+            cure = "; if it is the label of the second class, pass `positive=" + text + "`" if two and not close else close
             classes = known or f"0, ..., {self.num_classes - 1}"
             return InputError(f"{self.where}, row {row}: label {text!r} is not one of the classes {classes}{cure}")
         if not number.is_integer():
-            return InputError(f"{self.where}, row {row}: has a label that is not a whole number: {text}")
+            return InputError(f"{self.where}, row {row}: has a label that is not an integer: {text}")
         return InputError(
             f"{self.where}, row {row}: has label {text}, but there are {self.num_classes} classes "
-            f"(0..{self.num_classes - 1}); if it marks samples to leave out, pass `ignore_index={text}`"
+            f"(0..{self.num_classes - 1}); if it marks samples to ignore, pass `ignore_index={text}`"
         )
 
     def _two(self, kept: Mapping[str, int]) -> Labels:
         """Two classes, of which the second is positive."""
         shown = ", ".join(map(repr, list(kept)[:4])) + (", ..." if len(kept) > 4 else "")
         if self.num_classes != 2:
-            raise InputError(f"{self.where}: `positive` is for two classes, but there are {self.num_classes}")
+            raise InputError(f"{self.where}: `positive` applies to two classes, but there are {self.num_classes}")
         if len(kept) > 2:
             raise InputError(
-                f"{self.where}: one score is about two classes, but there are the labels {shown}; "
-                "give every class a score, or name the one to leave out with `ignore_index`"
+                f"{self.where}: a single score is for two classes, but the labels are {shown}; "
+                "give every class a score, or name the label to ignore with `ignore_index`"
             )
         positive = text_of(self.positive) if self.positive is not None else self._usual_positive(kept)
         if positive is None:
             raise InputError(
-                f"{self.where}: which of the labels {shown} the score is about is not known; "
+                f"{self.where}: it is unclear which of the labels {shown} the score is for; "
                 f"pass `positive={min(kept, default='')}` or the other"
             )
         if self.score is None and positive in {text_of(name) for name in self.classes or []} - {"0", "1"}:
-            raise InputError(f"{self.where}: `positive` is for classes without names; its columns have them")
+            raise InputError(f"{self.where}: `positive` is only for classes without names, but these columns have them")
         if positive not in kept and len(kept) == 2:
             raise InputError(f"{self.where}: `positive` is {positive!r}, but the labels are {shown}")
         other = next(
