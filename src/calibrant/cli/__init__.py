@@ -26,6 +26,15 @@ COMMANDS = {
     "report": "write a self-contained HTML page about a study, runs or prediction files",
     "list": "list recipes, losses, calibrators, metrics, models, data sets and corruptions",
 }
+#: The first lines of the help.
+ABOUT = """\
+Train networks whose confidence means what it says, and prove it.
+
+first steps:
+  calibrant list recipes
+  calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/first
+  calibrant evaluate runs/first
+"""
 #: Commands that also take recipe fields.
 RECIPES = ("train", "compare")
 #: Commands that can be resumed, and what is printed when they are stopped.
@@ -88,7 +97,7 @@ def _main(given: list[str]) -> int:
         return 2
     from calibrant.cli.console import Parser
 
-    parser = Parser(prog="calibrant", description="Train networks whose confidence means what it says, and prove it.")
+    parser = Parser(prog="calibrant", description=ABOUT)
     parser.add_argument(
         "--version", action="version", version=f"calibrant {__version__}", help="Print the version and exit."
     )

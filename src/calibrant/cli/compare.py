@@ -32,14 +32,16 @@ def parser() -> Parser:
     options = Parser(description="Compare losses.\n\n" + EXAMPLE)
     options.add_argument("recipe", metavar="RECIPE", help="Name of a built-in recipe, or a .yaml file.")
     options.option("--losses", nargs="+", metavar="KEY", default=LOSSES, help="Losses (see calibrant list losses), or all.")
-    options.option("--seeds", nargs="+", type=int, default=[3], help="How many seeds, or the seeds themselves.")
+    options.option("--seeds", nargs="+", type=int, default=[3], help="How many seeds, or several seeds.")
     options.option(
         "--set", nargs="+", metavar="FIELD=VALUES", default=[], help="Fields to sweep, such as loss.margin=5,10,15."
     )
     options.option(
         "--metrics", nargs="+", metavar="NAME", default=[], help="Table columns (see calibrant list metrics), or all."
     )
-    options.option("--ood", nargs="+", metavar="NAME", default=[], help="Also detect OOD data; see calibrant ood.")
+    options.option(
+        "--ood", nargs="+", metavar="NAME", default=[], help="Out-of-distribution data to detect; see calibrant ood."
+    )
     options.option("--shift", action="store_true", help="Also measure on corrupted test images; see calibrant shift.")
     options.option(
         "--validation",
@@ -49,7 +51,9 @@ def parser() -> Parser:
         help="Validation sets to compare: clean, shifted (corrupted images), small (a tenth), noisy (a fifth of the labels "
         "wrong).",
     )
-    options.option("--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators to fit afterwards.")
+    options.option(
+        "--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators to fit after training."
+    )
     options.option("--out", metavar="FOLDER", help="Study folder; runs/RECIPE if not given.")
     options.option(
         "--jobs",

@@ -95,14 +95,16 @@ class Parser(ArgumentParser):
         """Options of commands that reuse the network of a run."""
         self.option("--data.root", metavar="FOLDER", help="Data folder; the run's if not given.")
         self.option("--force", action="store_true", help="Redo finished work.")
-        self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the run's recipe.")
+        self.option(
+            "--allow-code", action="store_true", help="Allow the run's recipe to import code from outside calibrant."
+        )
 
     def training_options(self) -> None:
         """Options for training."""
         self.option("--quiet", action="store_true", help="Show no progress.")
-        self.option("--force", action="store_true", help="Start over if there is already a run.")
+        self.option("--force", action="store_true", help="Start over, discarding an existing run.")
         self.option("--threads", type=int, help="Threads per run. If not given, small networks use one.")
-        self.option("--allow-code", action="store_true", help="Allow code from outside calibrant in the recipe.")
+        self.option("--allow-code", action="store_true", help="Allow the recipe to import code from outside calibrant.")
 
 
 def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True) -> Any:

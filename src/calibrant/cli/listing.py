@@ -17,7 +17,7 @@ KINDS = {
     "recipes": "training recipes, including those of the papers: calibrant train NAME",
     "losses": "training losses: calibrant train RECIPE --loss KEY",
     "calibrators": "post-hoc calibrators: calibrant calibrate ... --method KEY",
-    "metrics": "metrics: calibrant compare RECIPE --metrics KEY, or calibrant train RECIPE --select KEY",
+    "metrics": "metrics of calibration and accuracy: calibrant compare RECIPE --metrics KEY",
     "models": "networks: calibrant train RECIPE --model NAME",
     "data": "data sets: calibrant train RECIPE --data NAME",
     "corruptions": "corruptions of test images: calibrant shift RUN --corruptions NAME",

@@ -19,7 +19,9 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Write a report.\n\n" + EXAMPLE)
     options.add_argument("sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or prediction files.")
-    options.option("--output", metavar="FILE", help="The page; report.html in the first folder by default.")
+    options.option(
+        "--output", metavar="FILE", help="The page; by default report.html in the first folder, or here for files."
+    )
     options.option("--figures", metavar="FOLDER", help="Also write the papers' figures, as .pdf and .png.")
     return options
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @in_kind
 def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **given: "Unpack[Given]") -> Tensor:
-    r"""Expected calibration error with bins of equal width (CALS Eq. 14), a fraction.
+    r"""Expected calibration error with equal-width bins (CALS Eq. 14), a fraction.
 
     .. math:: \Big(\sum_b \frac{n_b}{N} |C_b - A_b|^p\Big)^{1/p}
 
@@ -32,7 +32,7 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
     Args:
         logits: ``(N, K)`` or ``(N, K, *spatial)``.
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
-        num_bins: Number of bins of equal width.
+        num_bins: Number of equal-width bins.
         norm: The norm p, 1 or 2.
         **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
     """

@@ -185,7 +185,7 @@ def debiased_error(bins: BinStatistics, *, norm: int = 1) -> Tensor:
 
 
 def adaptive_error(ordered: SortedOutcomes, *, num_bins: int = 15, norm: int = 1) -> Tensor:
-    """Plug-in estimate with bins of equal mass."""
+    """Plug-in estimate with equal-mass bins."""
     return calibration_error(bins_of_equal_mass(ordered, num_bins), norm=norm)
 
 
@@ -198,7 +198,7 @@ def debiased_bins(ordered: SortedOutcomes, *, num_bins: int = 15, binning: Binni
 def debiased_sorted_error(
     ordered: SortedOutcomes, *, num_bins: int = 15, binning: Binning = "mass", norm: int = 1
 ) -> Tensor:
-    """Debiased estimate with bins of equal mass or equal width."""
+    """Debiased estimate with equal-mass or equal-width bins."""
     return debiased_error(debiased_bins(ordered, num_bins=num_bins, binning=binning), norm=norm)
 
 

@@ -60,7 +60,7 @@ def brier_score(logits: Array, target: Array, **given: "Unpack[Given]") -> Tenso
 def brier_split(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> BrierSplit:
     r"""Brier score with its calibration and refinement parts.
 
-    The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over bins of equal width of each
+    The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over equal-width bins of each
     class's probability, with :math:`C_{kb}` its mean and :math:`A_{kb}` how often k is the true class; the refinement
     is the rest.
     """

@@ -181,7 +181,7 @@ _RECORDS = (
     Measure(
         "adaptive_ece",
         "AdaECE",
-        "ECE with bins of equal mass",
+        "ECE with equal-mass bins",
         "sorted",
         estimators.adaptive_error,
         calibration.adaptive_ece,
@@ -255,7 +255,7 @@ _RECORDS = (
     Measure(
         "brier",
         "Brier score",
-        "squared error of the probabilities",
+        "mean squared error of the probabilities",
         "scores",
         scores.brier,
         scores.brier_score,
@@ -321,7 +321,7 @@ _RECORDS = (
     Measure(
         "sweep_ece_width",
         "sweep ECE, equal width",
-        "sweep ECE with bins of equal width",
+        "sweep ECE with equal-width bins",
         "sorted",
         estimators.sweep_error,
         options={"binning": "width"},
