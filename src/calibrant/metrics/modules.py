@@ -58,7 +58,7 @@ class LogitsMetric(Metric):
 
 
 class ECE(LogitsMetric):
-    """Expected calibration error with bins of equal width; see :func:`ece`."""
+    """Expected calibration error with equal-width bins; see :func:`ece`."""
 
     def __init__(self, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any) -> None:
         self.num_bins = whole("num_bins", num_bins, 1)
@@ -68,7 +68,7 @@ class ECE(LogitsMetric):
 
 
 class MCE(LogitsMetric):
-    """Maximum calibration error with bins of equal width; see :func:`mce`."""
+    """Maximum calibration error with equal-width bins; see :func:`mce`."""
 
     def __init__(self, *, num_bins: int = 15, ignore_index: int = -100, **kwargs: Any) -> None:
         self.num_bins = whole("num_bins", num_bins, 1)
@@ -76,7 +76,7 @@ class MCE(LogitsMetric):
 
 
 class ClasswiseECE(LogitsMetric):
-    """Calibration error of every class's probability, with bins of equal width; see :func:`classwise_ece`."""
+    """Calibration error of every class's probability, with equal-width bins; see :func:`classwise_ece`."""
 
     def __init__(
         self, num_classes: int, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any
@@ -149,7 +149,7 @@ class _Nothing(Sums):
 
 
 class AdaptiveECE(SortedMetric):
-    """ECE with bins of equal mass; see :func:`adaptive_ece`.
+    """ECE with equal-mass bins; see :func:`adaptive_ece`.
 
     With ``streaming=True`` a bin edge may be off by up to one grid step: the result differs from the exact one by at
     most twice the fraction of the samples in the steps around the edges.

@@ -63,7 +63,7 @@ def bootstrap(
         resamples: Number of resamples.
         level: Confidence level.
         seed: Seed of the resampling.
-        ignore_index: Label of samples or pixels to leave out.
+        ignore_index: Label of samples or pixels to ignore.
         probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
         task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
@@ -175,7 +175,7 @@ def resampled(record: Measure, samples: Samples, options: Mapping[str, Any]) -> 
 def counts_on_bins(
     outcomes: Outcomes, measure: Callable[[BinStatistics], Tensor], num_bins: int, images: Tensor | None = None
 ) -> Counts:
-    """A measure of bins of equal width: a sample is correct or wrong, in one of the bins."""
+    """A measure of equal-width bins: a sample is correct or wrong, in one of the bins."""
     confidence, correct = outcomes.confidence.cpu().double(), outcomes.correct.cpu()
     kind = 2 * width_index(confidence, num_bins) + correct
     mean = sums_by(kind, 2 * num_bins, confidence, correct).means()[0].view(num_bins, 2)
