@@ -108,4 +108,4 @@ class Progress(lightning.Callback):
 def _duration(seconds: float) -> str:
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} hours"
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
