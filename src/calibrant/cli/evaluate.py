@@ -29,7 +29,9 @@ def parser() -> Parser:
     options.reading_options()
     options.measuring_options()
     options.option(
-        "--counts", metavar="FILE", help="Training samples of each class, one per line: adds results by head, medium and tail."
+        "--counts",
+        metavar="FILE",
+        help="Training samples of each class, one per line: adds results by head, medium and tail.",
     )
     options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
     options.option("--output", metavar="FILE", help="Write all numbers to a .json.")
