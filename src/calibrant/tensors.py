@@ -443,8 +443,8 @@ def _as_labels(target: Any, logits: Any, ignore_index: int) -> Tensor:
         labels = _by_name(labels, columns, ignore_index)
     if labels.dtype.kind not in "fiub":
         raise TypeError(
-            f"target must be class indices, got names such as {labels.flat[0]!r}; names are looked up in the columns of "
-            "logits only if those are a data frame"
+            f"target must be class indices, got names such as {_plain(labels.flat[0])!r}; names are looked up in the "
+            "columns of logits only if those are a data frame"
         )
     values = _from_numpy(labels, "target")
     return _whole(values) if values.is_floating_point() else values
@@ -473,7 +473,13 @@ def _by_name(labels: np.ndarray, columns: Any, ignore_index: int) -> np.ndarray:
         if numbers
         else "labels are names of columns, or their positions, 0 to K - 1"
     )
-    raise ValueError(f"target: row {row} has label {labels[row]!r}, but the columns of logits are named {called}; {cure}")
+    raise ValueError(
+        f"target: row {row} has label {_plain(labels[row])!r}, but the columns of logits are named {called}; {cure}"
+    )
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _check_order(rows: Any, others: Any) -> None:

@@ -15,13 +15,18 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from calibrant import tensors
+from calibrant.binning import BinStatistics
 from calibrant.checks import one_of, whole
 from calibrant.metrics import classwise, estimators, scores, segmentation
-from calibrant.metrics.estimators import Binning, SortedOutcomes
+from calibrant.metrics.estimators import Binning, Grid, SortedOutcomes
 from calibrant.metrics.panel import Panel
-from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums
+from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums, as_bins
 from calibrant.outcomes import Outcomes, top_label
+from calibrant.registry import Entry
 from calibrant.tensors import Array, Task
+
+#: What ``plot`` draws. Figures depend on metrics, not the other way round, so it is imported by name when drawn.
+DIAGRAM = Entry("reliability", "calibrant.plots.reliability:ReliabilityDiagram", "reliability diagram")
 
 
 class LogitsMetric(Metric):
@@ -54,7 +59,29 @@ class LogitsMetric(Metric):
 
     def compute(self) -> Any:
         """Return the value, a float64 scalar."""
-        return self.sums.value({name: getattr(self, name) for name in self.sums.zeros()})
+        return self.sums.value(self._state())
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.sums.zeros()}
+
+    def plot(self, val: Any = None, ax: Any = None) -> tuple[Any, Any]:
+        """Draw a reliability diagram if the metric is about confidences, else its value; return figure and axes.
+
+        Args:
+            val: A value, or a list of values over time, to draw instead.
+            ax: Axes to draw into; new ones if not given.
+        """
+        bins = self._bins() if val is None else None
+        if bins is None:
+            return self._plot(val, ax)
+        if not int(bins.counts.sum()):
+            raise ValueError(f"{type(self).__name__} has seen no samples: there is nothing to plot; call update first")
+        drawn = DIAGRAM.load().from_bins(bins, name=type(self).__name__).plot(ax)
+        return drawn.get_figure(root=True), drawn
+
+    def _bins(self) -> BinStatistics | None:
+        """Bins of the predicted class's confidence, if the metric is about those."""
+        return as_bins(self._state()) if isinstance(self.sums, BinSums) else None
 
 
 class ECE(LogitsMetric):
@@ -124,10 +151,19 @@ class SortedMetric(LogitsMetric):
         if self.streaming:
             value: Tensor = super().compute()
             return value
-        signed = dim_zero_cat(self.signed) if len(self.signed) else torch.zeros(0, device=self.device)
-        if not len(signed):
+        ordered = self._ordered()
+        if not len(ordered.confidence):
             return torch.tensor(torch.nan, dtype=torch.float64, device=self.device)
-        return self.estimate(estimators.sort_outcomes(Outcomes(signed.abs(), signed > 0)))
+        return self.estimate(ordered)
+
+    def _ordered(self) -> SortedOutcomes:
+        if self.streaming:
+            return Grid.filled(as_bins(self._state()))
+        signed = dim_zero_cat(self.signed) if len(self.signed) else torch.zeros(0, device=self.device)
+        return estimators.sort_outcomes(Outcomes(signed.abs(), signed > 0))
+
+    def _bins(self) -> BinStatistics:
+        return estimators.bins_of_equal_width(self._ordered(), getattr(self, "num_bins", 15))
 
 
 class _Nothing(Sums):
@@ -271,7 +307,7 @@ class _ImageSums(Sums):
     def of(self, samples: tensors.Samples) -> dict[str, Tensor]:
         found = {name: part.to(samples.logits.device) for name, part in self.zeros().items()}
         target = samples.labels(self.ignore_index)
-        for i in samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist():
+        for i in segmentation.labelled_images(samples):
             image = samples.logits[i : i + 1], target[i : i + 1]
             found["total"] += self.metric(*image, ignore_index=self.ignore_index, **self.options).to(found["total"])
             found["images"] += 1
@@ -306,3 +342,7 @@ class CalibrationPanel(LogitsMetric):
         panel = Panel(num_classes, num_bins=num_bins, groups=groups, ignore_index=ignore_index)
         super().__init__(panel, **kwargs)
         self.num_bins, self.groups = panel.num_bins, panel.groups
+
+    def _bins(self) -> BinStatistics:
+        bins: BinStatistics = self.compute().bins
+        return bins

@@ -177,7 +177,8 @@ class PanelResult:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{record.title} {record.text(self[record.key])}" for record in ranked(1) if self.has(record))
-        return f"PanelResult({self.samples:,} samples: {shown})"
+        # Loggers that expect a tensor, such as Lightning's self.log, show this in their error.
+        return f"PanelResult({self.samples:,} samples: {shown}; result.scalars() has plain floats, for self.log_dict)"
 
     def __rich__(self) -> "Table":
         """A table for the terminal."""

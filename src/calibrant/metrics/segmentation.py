@@ -56,11 +56,19 @@ def per_image(
     """
     samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     labels = samples.labels(ignore_index)
-    images = samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist()
+    images = labelled_images(samples)
     tensors.check_not_empty(len(images), ignore_index)
     parts = ((samples.logits[i : i + 1], labels[i : i + 1]) for i in images)
     mean = torch.stack([metric(*part, ignore_index=ignore_index, **options) for part in parts]).mean()
     return mean if isinstance(logits, Tensor) else float(mean)
+
+
+def labelled_images(samples: Samples) -> list[int]:
+    """Numbers of the images that have a label."""
+    if samples.logits.dim() < 3:
+        raise ValueError(f"a mean over images needs images, (N, K, *spatial), got shape {tuple(samples.logits.shape)}")
+    numbers: list[int] = samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist()
+    return numbers
 
 
 @torch.no_grad()

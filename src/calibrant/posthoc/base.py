@@ -142,7 +142,7 @@ class Calibrator(nn.Module, ABC):
         if self.num_classes is None:
             return ", ".join([*options, "not fitted"])
         ranges = [
-            f"{name} from {float(value.min()):.4g} to {float(value.max()):.4g}, {' x '.join(map(str, value.shape))}"
+            f"{name}: {' x '.join(map(str, value.shape))} from {float(value.min()):.4g} to {float(value.max()):.4g}"
             for name, value in self._found()
             if value.dim() and value.numel()
         ]

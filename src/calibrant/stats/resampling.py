@@ -73,13 +73,16 @@ def bootstrap(
     random = np.random.default_rng(seed)
     samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
-    value = float(function(samples.logits, samples.labels(ignore_index), ignore_index=ignore_index, **options))
+    logits_known = {"probs": False} if function in BY_FUNCTION else {}
+    value = float(
+        function(samples.logits, samples.labels(ignore_index), ignore_index=ignore_index, **options, **logits_known)
+    )
     if record is not None and record.interval == "inversion" and samples.logits.dim() == 2:
         norm = options.pop("norm", 1)
         bins = debiased_bins(sort_outcomes(Outcomes(*(x.cpu() for x in top_label(samples)))), **options)
         return Interval(value, *invert(bins, random, resamples, level, norm), level, resamples, "test inversion")
     if record is None:
-        evaluate = partial(function, ignore_index=ignore_index, **options)
+        evaluate = partial(function, ignore_index=ignore_index, **options, **logits_known)
         draws = evaluate_resamples(evaluate, samples, ignore_index, random, resamples, progress=progress)
         return Interval(value, *around(value, draws, level), level, resamples, "bootstrap")
     low, high = around(value, resampled(record, samples, options).draw(random, resamples), level)
