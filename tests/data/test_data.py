@@ -4,13 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
+from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 
 import trees
 from calibrant import data
 from calibrant.data import Files, Images, MissingDataError, long_tail_counts, split_off
-from calibrant.data.augmentation import crop_and_flip
+from calibrant.data.augmentation import crop_and_flip, transform
 from calibrant.data.splits import long_tail_indices
 from calibrant.errors import InputError
 
@@ -126,9 +128,9 @@ def test_npz(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fashion-mnist", "expected FashionMNIST/raw/.* pass `data.download=True` to download it"),
-        ("cifar10", "cifar10 is not in .*: expected cifar-10-batches-py/ there"),
-        ("svhn", "expected {train,test}_32x32.mat"),
+        ("fashion-mnist", "expected .*FashionMNIST/raw/.* pass `data.download=True` to download it"),
+        ("cifar10", "cifar10 is not in .*: expected .*cifar-10-batches-py/"),
+        ("svhn", "expected .*{train,test}_32x32.mat"),
         ("tiny-imagenet", "tiny-imagenet-200 is not in .* with wnids.txt, train/WNID/images"),
         ("imagenet", "imagenet is not in .* with train/WNID"),
         ("imagenet-lt", "with ImageNet_LT_train.txt"),
@@ -241,3 +243,42 @@ def test_augmentation_as_a_batch_has_the_statistics_of_one_by_one() -> None:
     assert (pairs[0].mean(0) - pairs[1].mean(0)).abs().max() < 0.02
     assert set(batch.unique().tolist()) == {0, 100, 200}
     assert {int(x) for x in (batch[:, 0] == 200).sum((1, 2))} == {1}
+
+
+def erased(images: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    """Share of the pixels of each image that differ from its one colour, and their values."""
+    colour = images.flatten(2).median(dim=2).values[..., None, None]
+    other = (images != colour).any(dim=1)
+    return other.flatten(1).double().mean(1), images.transpose(0, 1)[:, other].flatten().numpy()
+
+
+def test_random_erasing_is_that_of_timm() -> None:
+    """Of images of one colour: how many have a patch, its size, and N(0, 1) in it, where normalised pixels have mean 0."""
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)
+    change = transform("timm", 24, train=True, mean=mean, std=std)
+    grey = torch.full((3, 30, 30), 120, dtype=torch.uint8)
+    torch.manual_seed(0)
+    ours, values = erased(torch.stack([change(grey) for _ in range(1500)]))
+    theirs, expected = erased(RandomErasing(0.25, mode="pixel", device="cpu")(torch.full((1500, 3, 24, 24), 0.25)))
+    assert abs(float((ours > 0).double().mean()) - 0.25) < 0.05
+    assert scipy.stats.ks_2samp(ours[ours > 0], theirs[theirs > 0]).pvalue > 1e-3
+    assert (values.mean(), values.std()) == pytest.approx((0, 1), abs=0.02)
+    assert scipy.stats.kstest(values[:3000], "norm").pvalue > 1e-3
+    assert (expected.mean(), expected.std()) == pytest.approx((0, 1), abs=0.02)
+
+
+def test_images_from_files_are_changed_as_torchvision_does_it() -> None:
+    random = torch.Generator().manual_seed(3)
+    image = torch.randint(256, (3, 50, 40), dtype=torch.uint8, generator=random)
+    cubic, none = v2.InterpolationMode.BICUBIC, {"mean": (0.0,), "std": (1.0,)}
+    resized = v2.Compose([v2.Resize(37, interpolation=cubic, antialias=True), v2.CenterCrop(32)])(image)
+    for augmentation in ("none", "imagenet", "timm"):
+        assert torch.equal(transform(augmentation, 32, train=False, **none)(image), resized)
+    steps = [v2.RandomResizedCrop(32, interpolation=cubic, antialias=True), v2.RandomHorizontalFlip()]
+    expected = {"crop-flip": [v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()], "imagenet": steps}
+    for augmentation, own in expected.items():
+        for seed in range(5):
+            torch.manual_seed(seed)
+            found = transform(augmentation, 32, train=True, **none)(image)
+            torch.manual_seed(seed)
+            assert torch.equal(found, v2.Compose(own)(image)), augmentation

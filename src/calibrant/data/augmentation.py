@@ -1,5 +1,6 @@
 """Augmentation of training images, and resizing to the network's input size."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,8 +28,12 @@ def crop_and_flip(x: Tensor, random: torch.Generator) -> Tensor:
     return padded[sample, channel, rows.view(count, 1, height, 1), columns.view(count, 1, 1, width)]
 
 
-def transform(augmentation: Augmentation, size: int, *, train: bool) -> Any:
-    """The transform from a uint8 image of any size to one of the network's size."""
+def transform(augmentation: Augmentation, size: int, *, train: bool, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """The transform from a uint8 image of any size to one of the network's size.
+
+    Images stay uint8, to be normalised in batches. Only ``"timm"`` normalises for training: its random erasing writes pixels
+    drawn from N(0, 1), which makes sense only afterwards.
+    """
     v2 = require("torchvision.transforms.v2", "images from files")
     cubic = v2.InterpolationMode.BICUBIC
     if not train or augmentation == "none":
@@ -37,7 +42,8 @@ def transform(augmentation: Augmentation, size: int, *, train: bool) -> Any:
         return v2.Compose([v2.RandomCrop(size, padding=PADDING), v2.RandomHorizontalFlip()])
     steps = [v2.RandomResizedCrop(size, interpolation=cubic, antialias=True), v2.RandomHorizontalFlip()]
     if augmentation == "timm":  # CALS's settings of timm's create_transform: colour jitter 0.4, random erasing 0.25
-        steps += [v2.ColorJitter(0.4, 0.4, 0.4), v2.RandomErasing(0.25, value="random")]
+        steps += [v2.ColorJitter(0.4, 0.4, 0.4), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
+        steps += [v2.RandomErasing(0.25, value="random")]
     return v2.Compose(steps)
 
 

@@ -119,9 +119,9 @@ class Files(Part):
     def read(self, batches: Sequence[Tensor], feed: Feed) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of each batch."""
         # torchvision's transforms pass labels through
-        change = transform(feed.augmentation if feed.train else "none", feed.size, train=feed.train)
+        change = transform(feed.augmentation, feed.size, train=feed.train, mean=feed.mean, std=feed.std)
         for x, y in read_files(self.read_one, change, batches, feed):
-            yield feed.normalised(feed.changed(x)), y
+            yield x if x.is_floating_point() else feed.normalised(feed.changed(x)), y
 
     def relabelled(self, y: Tensor) -> "Files":
         """The same images with other labels."""
