@@ -55,9 +55,10 @@ def check_measures(found: Audit, logits: Tensor, target: Tensor) -> None:
     assert found["accuracy"] == pytest.approx((label == predicted).mean(), abs=1e-9)
     assert found["mean_iou"] == pytest.approx(jaccard_score(label, predicted, labels=present, average="macro"), abs=1e-9)
     assert found["mean_iou"] == pytest.approx(float(cal.mean_iou(logits, target, ignore_index=255)), abs=1e-9)
-    assert found["ece"] == pytest.approx(calibration_error(logits, target), abs=1e-6)
-    assert found["image_ece"] == pytest.approx(np.mean(per_image), abs=1e-6)
-    assert found["image_ece"] == pytest.approx(float(cal.per_image(cal.ece, logits, target, ignore_index=255)), abs=1e-6)
+    edge = 3 / int(kept.sum())  # NumPy's softmax may put a pixel or two on the other side of a bin's edge
+    assert found["ece"] == pytest.approx(calibration_error(logits, target), abs=edge)
+    assert found["image_ece"] == pytest.approx(np.mean(per_image), abs=edge)
+    assert found["image_ece"] == pytest.approx(float(cal.per_image(cal.ece, logits, target, ignore_index=255)), abs=edge)
     for name in ("accuracy", "mean_iou", "ece", "image_ece"):
         interval = found.intervals[name]
         assert interval.value == pytest.approx(found[name], abs=1e-6)
