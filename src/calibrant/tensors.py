@@ -230,7 +230,7 @@ def as_logits(
     if classes < 2:
         raise ValueError(
             f"{name} must have shape (N, K) or (N, K, *spatial) with at least 2 classes, got {_shape(values)}; if these are "
-            'scores of class 1 of two, pass `task="binary"`, and `probs=True` if they are probabilities; for a single '
+            'scores of class 1 of two, pass task="binary", and probs=True if they are probabilities; for a single '
             f"sample use {name}.unsqueeze(0)"
         )
     if probs:
@@ -279,7 +279,7 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
     if values.dim() < 2:
         raise ValueError(
             f"probs must have shape (N, K) or (N, K, *spatial), got {_shape(values)}; for probabilities of class 1 "
-            'alone, pass `probs=True, task="binary"` to the metric or calibrator'
+            'alone, pass probs=True and task="binary" to the metric or calibrator'
         )
     found: T = like(_logarithms(values, tolerance, None), probs)
     return found
