@@ -42,7 +42,7 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
 
 @in_kind
 def mce(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
-    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty bin of equal width."""
+    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty equal-width bin."""
     return estimators.maximum_error(width_bins(measured(logits, target, **given), num_bins))
 
 

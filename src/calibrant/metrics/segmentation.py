@@ -64,9 +64,9 @@ def per_image(
 
 
 def labelled_images(samples: Samples) -> list[int]:
-    """Numbers of the images that have a label."""
+    """Indices of the images with labelled pixels."""
     if samples.logits.dim() < 3:
-        raise ValueError(f"a mean over images needs images, (N, K, *spatial), got shape {tuple(samples.logits.shape)}")
+        raise ValueError(f"a mean over images needs images (N, K, *spatial), got shape {tuple(samples.logits.shape)}")
     numbers: list[int] = samples.kept.flatten(1).any(dim=1).nonzero().flatten().tolist()
     return numbers
 
