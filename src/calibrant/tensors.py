@@ -274,6 +274,11 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
 
     Raises:
         ValueError: If a value is not a probability; the message names the first row.
+
+    Example:
+        >>> from calibrant.functional import from_probs
+        >>> [[round(z, 4) for z in row] for row in from_probs([[0.25, 0.75], [1.0, 0.0]])]
+        [[-1.3863, -0.2877], [0.0, -inf]]
     """
     values = _as_scores(probs, "probs", probs=True)
     if values.dim() < 2:

@@ -44,6 +44,16 @@ def audit(
         seed: Seed of the resampling.
         keep: Keep 13 bytes per sample, for :func:`compare`.
         advance: Called with the number of rows read, for a progress bar.
+
+    Example:
+        >>> import os, tempfile
+        >>> import numpy
+        >>> from calibrant.audit import audit
+        >>> path = os.path.join(tempfile.mkdtemp(), "predictions.npz")
+        >>> numpy.savez(path, logits=[[4.0, 0.0]] * 80, target=[0] * 60 + [1] * 20)
+        >>> found = audit(path)
+        >>> found.samples, round(found["ece"], 3), found.intervals["accuracy"]
+        (80, 0.232, 0.750 [0.645, 0.832])
     """
     file = source if isinstance(source, Predictions) else open_predictions(source)
     file.require_target()

@@ -35,6 +35,11 @@ class Method(Entry):
         adaptive: Whether it learns from validation data, with ``observe`` and ``adapt``.
         defaults: Options that :func:`create` fills in where the class has no default.
         memory: Memory limit of a step, in multiples of the logits; plain autograd usually needs more than 4.
+
+    Example:
+        >>> from calibrant.losses import METHODS
+        >>> METHODS["cals-alm"].title, METHODS["cals-alm"].paper, METHODS["cals-alm"].adaptive
+        ('class-adaptive label smoothing', 'Liu et al., CVPR 2023', True)
     """
 
     paper: str
@@ -97,6 +102,13 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
         key: Such as ``"cals-alm"``.
         num_classes: Number of classes; required by the class-adaptive losses only.
         **options: Arguments of the loss's class.
+
+    Example:
+        >>> from calibrant.losses import create
+        >>> create("mbls", margin=6.0)
+        MbLS(margin=6.0, weight=0.1, class_reduction='mean', ignore_index=-100, reduction='mean')
+        >>> create("cals-alm", num_classes=10).multipliers.shape
+        torch.Size([10])
     """
     method = lookup(key, METHODS, "key")
     return build(method.loss, num_classes, {**method.defaults, **options}, repr(key))

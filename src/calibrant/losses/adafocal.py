@@ -28,6 +28,14 @@ def adafocal_loss(
 
     ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. For a negative gamma the
     term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants in the gradient.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import adafocal_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> gammas, edges = torch.tensor([3.0, 1.0]), torch.tensor([0.5])
+        >>> round(float(adafocal_loss(logits, target, gammas, edges)), 4)
+        0.1851
     """
     _check_bins("gammas", gammas, edges)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -53,6 +61,14 @@ def calfocal_loss(
 
     ``accuracies`` A of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``; ``scale`` is
     :math:`\lambda`. Gamma is a constant in the gradient: the paper does not say, but its later code does so.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import calfocal_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> accuracies, edges = torch.tensor([0.3, 0.8]), torch.tensor([0.5])
+        >>> round(float(calfocal_loss(logits, target, accuracies, edges, scale=10.0)), 4)
+        0.405
     """
     _check_bins("accuracies", accuracies, edges)
     in_range("scale", scale, 0)
@@ -180,6 +196,17 @@ class AdaFocal(_BinnedFocal):
         confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
         accuracies: Validation accuracy of the bins, ``(M,)``.
         epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import AdaFocal
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> loss = AdaFocal(num_bins=2)
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> [round(x, 4) for x in loss.gammas.tolist()]
+        [0.9557, 1.0]
     """
 
     def __init__(
@@ -251,6 +278,17 @@ class CalFocal(_BinnedFocal):
         confidences: Mean validation confidence of the bins at the last :meth:`adapt`, ``(M,)``.
         accuracies: Validation accuracy of the bins, ``(M,)``.
         epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CalFocal
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> loss = CalFocal(scale=10.0, num_bins=2)
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> [round(x, 4) for x in loss.gammas.tolist()]
+        [0.6359, 1.0]
     """
 
     def __init__(

@@ -21,6 +21,14 @@ class Loss(nn.Module, ABC):
     Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels. Samples or
     pixels labelled ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32.
     Every constructor argument is stored under its own name.
+
+    Example:
+        >>> import torch
+        >>> from calibrant import losses
+        >>> loss = losses.create("fl", gamma=2.0, ignore_index=255)
+        >>> logits, labels = torch.randn(2, 21, 8, 8), torch.full((2, 8, 8), 255)
+        >>> float(loss(logits, labels))  # all pixels are ignored
+        0.0
     """
 
     def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
@@ -60,6 +68,15 @@ class AdaptiveLoss(Loss):
     where it stopped. Observations between two calls of ``adapt`` are not saved. Under ``torch.distributed`` each process
     observes its own share of the data and all of them call ``adapt``, which sums over processes; shares may be uneven or
     empty.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import AdaFocal
+        >>> loss = AdaFocal(num_bins=3)
+        >>> loss.observe(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+        >>> loss.adapt()
+        >>> int(loss.epoch), sorted(loss.state_dict())
+        (1, ['accuracies', 'confidences', 'edges', 'epoch', 'gammas'])
     """
 
     #: Names of the buffers that :meth:`history` records.

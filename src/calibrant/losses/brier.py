@@ -7,7 +7,15 @@ from calibrant.tensors import Reduction
 
 
 def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
-    r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2."""
+    r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import brier_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(brier_loss(logits, target)), 4)
+        0.2248
+    """
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
     return tensors.reduce(_brier(logits, target.unsqueeze(1)), kept, reduction)
 
@@ -23,7 +31,15 @@ def _brier(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class Brier(Loss):
-    """Brier loss; see :func:`brier_loss`."""
+    """Brier loss; see :func:`brier_loss`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import Brier
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(Brier()(logits, target)), 4)
+        0.2248
+    """
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""

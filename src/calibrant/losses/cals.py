@@ -35,6 +35,14 @@ def cals_alm_loss(
 
     P is one of :data:`calibrant.losses.penalties.PENALTIES`; ``multipliers`` :math:`\lambda` and ``rho`` have shape
     ``(K,)``. Classes that share the largest logit share its gradient.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import cals_alm_loss
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> multipliers, rho = torch.full((3,), 0.1), torch.ones(3)
+        >>> round(float(cals_alm_loss(logits, target, multipliers, rho)), 4)
+        0.2266
     """
     _check_margin(margin)
     fused = lookup(penalty, PENALTIES, "penalty").fused
@@ -62,6 +70,13 @@ def cals_hr_loss(
     .. math:: -\log s_y + \frac1K \sum_{k=1}^K \lambda_k \max(0, \max_j l_j - l_k - m)
 
     ``multipliers`` :math:`\lambda` have shape ``(K,)``. Classes that share the largest logit share its gradient.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import cals_hr_loss
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(cals_hr_loss(logits, target, torch.full((3,), 0.1))), 4)
+        0.3641
     """
     in_range("margin", margin, 0)
     samples = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
@@ -156,6 +171,17 @@ class CALSALM(_ClassAdaptiveLoss):
         constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``; positive where the margin is
             violated on average.
         epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CALSALM
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> loss = CALSALM(num_classes=3)
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> [round(x, 4) for x in loss.multipliers.tolist()]
+        [0.0, 0.5, 0.45]
     """
 
     averages = 2
@@ -251,6 +277,17 @@ class CALSHR(_ClassAdaptiveLoss):
         multipliers: Multipliers, ``(K,)``.
         score: The penalties :math:`P_k` at the last :meth:`adapt`, ``(K,)``.
         epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CALSHR
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> loss = CALSHR(num_classes=3)
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> [round(x, 4) for x in loss.score.tolist()]
+        [0.0, 0.5, 0.45]
     """
 
     averages = 1

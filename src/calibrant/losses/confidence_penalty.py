@@ -26,6 +26,13 @@ def confidence_penalty_loss(
 
     ``class_reduction="sum"`` is the entropy, for which w = 0.1 was chosen (Pereyra et al. 2017). ``"mean"`` divides it by K,
     as the code released with CALS does, which makes the penalty negligible when K is large.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import confidence_penalty_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(confidence_penalty_loss(logits, target)), 4)
+        0.3891
     """
     _check(weight, class_reduction)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -61,6 +68,13 @@ class ConfidencePenalty(Loss):
         class_reduction: ``"sum"``, the entropy, or ``"mean"``, the entropy divided by the number of classes.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import ConfidencePenalty
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(ConfidencePenalty(weight=0.2)(logits, target)), 4)
+        0.2988
     """
 
     def __init__(

@@ -26,6 +26,13 @@ def cpc_loss(
     The second term (binary discrimination, :math:`w_1`) separates the true class from every other class; the third (binary
     exclusion, :math:`w_2`) pulls the other classes together and vanishes for K = 2. As in the code released with CALS, the
     double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import cpc_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(cpc_loss(logits, target)), 4)
+        3.8695
     """
     in_range("discrimination", discrimination, 0)
     in_range("exclusion", exclusion, 0)
@@ -92,6 +99,13 @@ class CPC(Loss):
         exclusion: Weight of the binary exclusion term.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CPC
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(CPC()(logits, target)), 4)
+        3.8695
     """
 
     def __init__(

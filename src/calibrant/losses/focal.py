@@ -24,7 +24,15 @@ def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
 def focal_loss(
     logits: Tensor, target: Tensor, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean"
 ) -> Tensor:
-    r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class."""
+    r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import focal_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(focal_loss(logits, target)), 4)
+        0.0286
+    """
     in_range("gamma", gamma, 0)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
     nll = functional.cross_entropy(logits, target, reduction="none")
@@ -44,6 +52,13 @@ def focal_sd_loss(
     r"""Sample-dependent focal loss (FLSD): ``gamma_hard`` where :math:`s_y` < ``threshold``, ``gamma`` elsewhere.
 
     The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import focal_sd_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(focal_sd_loss(logits, target)), 4)
+        0.0286
     """
     _check_sample_dependent(gamma, gamma_hard, threshold)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -65,6 +80,13 @@ class Focal(Loss):
         gamma: Exponent; 0 gives cross-entropy.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import Focal
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(Focal(gamma=2.0)(logits, target)), 4)
+        0.0724
     """
 
     def __init__(self, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
@@ -85,6 +107,13 @@ class FocalSD(Loss):
         threshold: Probability that separates them.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import FocalSD
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(FocalSD()(logits, target)), 4)
+        0.0286
     """
 
     def __init__(

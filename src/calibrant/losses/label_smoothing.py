@@ -14,6 +14,13 @@ def label_smoothing_loss(
     .. math:: -(1 - \alpha) \log s_y - \frac{\alpha}{K} \sum_{k=1}^K \log s_k
 
     The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import label_smoothing_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(label_smoothing_loss(logits, target)), 4)
+        0.5212
     """
     in_range("alpha", alpha, 0, 1)
     samples = tensors.for_training(logits, target, ignore_index)
@@ -31,6 +38,13 @@ class LabelSmoothing(Loss):
         alpha: Mass taken from the label and spread over all classes, in [0, 1].
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import LabelSmoothing
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(LabelSmoothing(alpha=0.1)(logits, target)), 4)
+        0.5629
     """
 
     def __init__(self, *, alpha: float = 0.05, ignore_index: int = -100, reduction: Reduction = "mean") -> None:

@@ -74,6 +74,13 @@ def margin_loss(
 
     ``class_reduction="sum"`` omits the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
     result was obtained with the mean. Classes that share the largest logit share its gradient.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import margin_loss
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(margin_loss(logits, target, margin=10.0)), 4)
+        0.3641
     """
     _check(margin, weight, class_reduction)
     samples = tensors.for_training(logits, target, ignore_index)
@@ -97,6 +104,13 @@ class MbLS(Loss):
         class_reduction: ``"mean"`` over classes, as in every published result, or ``"sum"``, Eq. 3 of the paper.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import MbLS
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(MbLS(margin=6.0)(logits, target)), 4)
+        0.4975
     """
 
     def __init__(

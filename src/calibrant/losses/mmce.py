@@ -34,6 +34,13 @@ def mmce_loss(
 
     On sorted confidences the kernel turns the double sum into running sums: exact, in O(N log N) time and O(N) memory.
     The penalty belongs to the whole batch: with ``reduction="none"`` it is added in full to every sample.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import mmce_loss
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(mmce_loss(logits, target)), 4)
+        0.5155
     """
     _check(weight, form, width)
     logits, target, kept = tensors.for_training(logits, target, ignore_index)
@@ -137,6 +144,13 @@ class MMCE(Loss):
         width: Width h of the kernel.
         ignore_index: Label of samples or pixels to ignore.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import MMCE
+        >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
+        >>> round(float(MMCE(weight=2.0, weighted=True)(logits, target)), 4)
+        1.1998
     """
 
     def __init__(

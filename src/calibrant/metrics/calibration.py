@@ -35,6 +35,14 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
         num_bins: Number of equal-width bins.
         norm: The norm p, 1 or 2.
         **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+
+    Example:
+        >>> from calibrant.functional import ece
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(ece(logits, target), 4)
+        0.232
+        >>> round(ece([0.02] * 8, target, probs=True, task="binary"), 2)  # probabilities of class 1
+        0.23
     """
     one_of("norm", norm, (1, 2))
     return estimators.calibration_error(width_bins(measured(logits, target, **given), num_bins), norm=norm)
@@ -42,19 +50,40 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
 
 @in_kind
 def mce(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
-    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty equal-width bin."""
+    """Maximum calibration error: the largest :math:`|C_b - A_b|` of a non-empty equal-width bin.
+
+    Example:
+        >>> from calibrant.functional import mce
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(mce(logits, target), 4)
+        0.232
+    """
     return estimators.maximum_error(width_bins(measured(logits, target, **given), num_bins))
 
 
 @in_kind
 def overconfidence(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
-    r"""Part of the ECE that comes from overconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, C_b - A_b)`."""
+    r"""Part of the ECE that comes from overconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, C_b - A_b)`.
+
+    Example:
+        >>> from calibrant.functional import overconfidence
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(overconfidence(logits, target), 4)
+        0.232
+    """
     return estimators.overconfidence(width_bins(measured(logits, target, **given), num_bins))
 
 
 @in_kind
 def underconfidence(logits: Array, target: Array, *, num_bins: int = 15, **given: "Unpack[Given]") -> Tensor:
-    r"""Part of the ECE that comes from underconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, A_b - C_b)`."""
+    r"""Part of the ECE that comes from underconfident bins, :math:`\sum_b \frac{n_b}{N} \max(0, A_b - C_b)`.
+
+    Example:
+        >>> from calibrant.functional import underconfidence
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(underconfidence(logits, target), 4)
+        0.0
+    """
     return estimators.underconfidence(width_bins(measured(logits, target, **given), num_bins))
 
 
@@ -64,6 +93,12 @@ def adaptive_ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int 
 
     The edges are those of the papers, the sorted confidences at positions k N / M; unlike in their code, the least confident
     samples count too. Samples of equal confidence share a bin, so there may be fewer bins than requested.
+
+    Example:
+        >>> from calibrant.functional import adaptive_ece
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(adaptive_ece(logits, target), 4)
+        0.232
     """
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
@@ -85,6 +120,12 @@ def debiased_ece(
     The plug-in ECE of a perfectly calibrated network is not 0, because the accuracies of its bins are noisy. ``norm=2``
     subtracts the variance, ``norm=1`` the expected effect of the noise, in closed form where the authors simulate;
     see :func:`calibrant.metrics.estimators.debiased_estimate`.
+
+    Example:
+        >>> from calibrant.functional import debiased_ece
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(debiased_ece(logits, target), 4)
+        0.2234
     """
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
@@ -98,6 +139,12 @@ def sweep_ece(logits: Array, target: Array, *, binning: Binning = "mass", norm: 
     """ECE with as many bins as keep accuracy monotonic in confidence (Roelofs et al. 2022).
 
     AdaFocal's tables match ``norm=1``; the authors' code defaults to 2.
+
+    Example:
+        >>> from calibrant.functional import sweep_ece
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(sweep_ece(logits, target), 4)
+        0.232
     """
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
@@ -106,7 +153,14 @@ def sweep_ece(logits: Array, target: Array, *, binning: Binning = "mass", norm: 
 
 @in_kind
 def smooth_ece(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
-    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that chooses its own width, instead of bins."""
+    """Smooth calibration error (smECE, Blasiok and Nakkiran 2024): a kernel that chooses its own width, instead of bins.
+
+    Example:
+        >>> from calibrant.functional import smooth_ece
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(smooth_ece(logits, target), 4)
+        0.232
+    """
     return estimators.smooth_error(ordered(logits, target, **given))
 
 

@@ -85,7 +85,15 @@ class LogitsMetric(Metric):
 
 
 class ECE(LogitsMetric):
-    """Expected calibration error with equal-width bins; see :func:`ece`."""
+    """Expected calibration error with equal-width bins; see :func:`ece`.
+
+    Example:
+        >>> from calibrant.metrics import ECE
+        >>> metric = ECE(num_bins=10)
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
+    """
 
     def __init__(self, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any) -> None:
         self.num_bins = whole("num_bins", num_bins, 1)
@@ -95,7 +103,15 @@ class ECE(LogitsMetric):
 
 
 class MCE(LogitsMetric):
-    """Maximum calibration error with equal-width bins; see :func:`mce`."""
+    """Maximum calibration error with equal-width bins; see :func:`mce`.
+
+    Example:
+        >>> from calibrant.metrics import MCE
+        >>> metric = MCE()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
+    """
 
     def __init__(self, *, num_bins: int = 15, ignore_index: int = -100, **kwargs: Any) -> None:
         self.num_bins = whole("num_bins", num_bins, 1)
@@ -103,7 +119,15 @@ class MCE(LogitsMetric):
 
 
 class ClasswiseECE(LogitsMetric):
-    """Calibration error of every class's probability, with equal-width bins; see :func:`classwise_ece`."""
+    """Calibration error of every class's probability, with equal-width bins; see :func:`classwise_ece`.
+
+    Example:
+        >>> from calibrant.metrics import ClasswiseECE
+        >>> metric = ClasswiseECE(num_classes=2)
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
+    """
 
     def __init__(
         self, num_classes: int, *, num_bins: int = 15, norm: int = 1, ignore_index: int = -100, **kwargs: Any
@@ -189,6 +213,13 @@ class AdaptiveECE(SortedMetric):
 
     With ``streaming=True`` a bin edge may be off by up to one grid step: the result differs from the exact one by at
     most twice the fraction of the samples in the steps around the edges.
+
+    Example:
+        >>> from calibrant.metrics import AdaptiveECE
+        >>> metric = AdaptiveECE(streaming=True)
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
     """
 
     def __init__(
@@ -201,7 +232,15 @@ class AdaptiveECE(SortedMetric):
 
 
 class DebiasedECE(SortedMetric):
-    """ECE without most of its upward bias; see :func:`debiased_ece`."""
+    """ECE without most of its upward bias; see :func:`debiased_ece`.
+
+    Example:
+        >>> from calibrant.metrics import DebiasedECE
+        >>> metric = DebiasedECE()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.2234
+    """
 
     def __init__(
         self,
@@ -221,7 +260,15 @@ class DebiasedECE(SortedMetric):
 
 
 class SweepECE(SortedMetric):
-    """ECE with as many bins as keep accuracy monotonic; see :func:`sweep_ece`."""
+    """ECE with as many bins as keep accuracy monotonic; see :func:`sweep_ece`.
+
+    Example:
+        >>> from calibrant.metrics import SweepECE
+        >>> metric = SweepECE()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
+    """
 
     def __init__(
         self,
@@ -239,28 +286,63 @@ class SweepECE(SortedMetric):
 
 
 class SmoothECE(SortedMetric):
-    """Smooth calibration error; see :func:`smooth_ece`."""
+    """Smooth calibration error; see :func:`smooth_ece`.
+
+    Example:
+        >>> from calibrant.metrics import SmoothECE
+        >>> metric = SmoothECE()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.232
+    """
 
     def __init__(self, *, streaming: bool = False, ignore_index: int = -100, **kwargs: Any) -> None:
         super().__init__(estimators.smooth_error, streaming=streaming, ignore_index=ignore_index, **kwargs)
 
 
 class NLL(LogitsMetric):
-    """Negative log-likelihood; see :func:`nll`."""
+    """Negative log-likelihood; see :func:`nll`.
+
+    Example:
+        >>> from calibrant.metrics import NLL
+        >>> metric = NLL()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        1.0181
+    """
 
     def __init__(self, *, ignore_index: int = -100, **kwargs: Any) -> None:
         super().__init__(ScoreSums(scores.negative_log_likelihood, ignore_index=ignore_index), **kwargs)
 
 
 class BrierScore(LogitsMetric):
-    """Brier score, summed over classes; see :func:`brier_score`."""
+    """Brier score, summed over classes; see :func:`brier_score`.
+
+    Example:
+        >>> from calibrant.metrics import BrierScore
+        >>> metric = BrierScore()
+        >>> metric.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> round(float(metric.compute()), 4)
+        0.4827
+    """
 
     def __init__(self, *, ignore_index: int = -100, **kwargs: Any) -> None:
         super().__init__(ScoreSums(scores.brier, ignore_index=ignore_index), **kwargs)
 
 
 class MeanIoU(LogitsMetric):
-    """Mean intersection over union, pooled over pixels; see :func:`mean_iou`."""
+    """Mean intersection over union, pooled over pixels; see :func:`mean_iou`.
+
+    Example:
+        >>> from calibrant.metrics import MeanIoU
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> metric = MeanIoU(num_classes=2)
+        >>> metric.update(logits, target)
+        >>> round(float(metric.compute()), 4)
+        0.375
+    """
 
     higher_is_better = True
 
@@ -281,6 +363,17 @@ class PerImage(LogitsMetric):
         probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
         task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
+
+    Example:
+        >>> from calibrant.functional import ece
+        >>> from calibrant.metrics import PerImage
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> metric = PerImage(ece, num_bins=10)
+        >>> metric.update(logits, target)
+        >>> round(float(metric.compute()), 4)
+        0.232
     """
 
     def __init__(
@@ -328,6 +421,14 @@ class CalibrationPanel(LogitsMetric):
         groups: Lists of classes by group name, such as those of :func:`class_groups`.
         ignore_index: Label of samples or pixels to ignore.
         **kwargs: Arguments of ``torchmetrics.Metric``.
+
+    Example:
+        >>> from calibrant.metrics import CalibrationPanel
+        >>> panel = CalibrationPanel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> scalars = panel.compute().scalars()  # floats, for loggers
+        >>> scalars["accuracy"], round(scalars["ece"], 4), round(scalars["nll"], 4)
+        (0.75, 0.232, 1.0181)
     """
 
     def __init__(

@@ -24,6 +24,12 @@ def ood_auroc(in_logits: Array, out_logits: Array, *, score: Score = "entropy", 
         score: Uncertainty: ``"entropy"`` of the softmax, ``"max_prob"``, 1 minus the confidence, or ``"energy"``,
             :math:`-\log \sum_k e^{l_k}`, of logits only.
         probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+
+    Example:
+        >>> from calibrant.functional import ood_auroc
+        >>> known, unknown = [[4.0, 0.0], [3.0, 0.0], [0.5, 0.0]], [[0.0, 1.0], [0.2, 0.0]]
+        >>> round(ood_auroc(known, unknown), 4)
+        0.8333
     """
     known, unknown = (
         uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
@@ -33,7 +39,14 @@ def ood_auroc(in_logits: Array, out_logits: Array, *, score: Score = "entropy", 
 
 @in_kind
 def ood_fpr95(in_logits: Array, out_logits: Array, *, score: Score = "entropy", probs: bool | None = None) -> Tensor:
-    """Fraction of OOD samples accepted by a threshold that accepts at least 95% of the in-distribution samples."""
+    """Fraction of OOD samples accepted by a threshold that accepts at least 95% of the in-distribution samples.
+
+    Example:
+        >>> from calibrant.functional import ood_fpr95
+        >>> known, unknown = [[4.0, 0.0], [3.0, 0.0], [0.5, 0.0]], [[0.0, 1.0], [0.2, 0.0]]
+        >>> ood_fpr95(known, unknown)
+        0.5
+    """
     known, unknown = (
         uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))
     )
@@ -46,6 +59,12 @@ def ood_aupr(in_logits: Array, out_logits: Array, *, score: Score = "entropy", p
     r"""Area under the precision-recall curve for detecting OOD samples: the average precision.
 
     :math:`\sum_n (R_n - R_{n-1}) P_n` over the distinct values of the score, starting with the most uncertain.
+
+    Example:
+        >>> from calibrant.functional import ood_aupr
+        >>> known, unknown = [[4.0, 0.0], [3.0, 0.0], [0.5, 0.0]], [[0.0, 1.0], [0.2, 0.0]]
+        >>> round(ood_aupr(known, unknown), 4)
+        0.8333
     """
     known, unknown = (
         uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))

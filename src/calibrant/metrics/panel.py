@@ -38,6 +38,14 @@ class Group(NamedTuple):
         ece: Expected calibration error, with the panel's bins.
         nll: Negative log-likelihood.
         brier: Brier score.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> panel = Panel(num_classes=2, groups={"head": [0]})
+        >>> panel.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)
+        >>> head = panel.compute().groups["head"]
+        >>> head.samples, head.accuracy, round(head.confidence, 4)
+        (6, 1.0, 0.982)
     """
 
     samples: int
@@ -58,6 +66,14 @@ class PanelResult:
         class_bins: Bins of each class's probability, ``(K, num_bins)``.
         sorted: Outcomes sorted by confidence.
         areas: Samples of each class: both labelled and predicted, labelled, predicted, ``(3, K)``.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> panel = Panel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)
+        >>> result = panel.compute()
+        >>> round(result.ece, 4), round(result["brier"], 4), result.bins.counts.sum().item()
+        (0.232, 0.4827, 8)
     """
 
     def __init__(self, state: State, num_bins: int, groups: Mapping[str, Sequence[int]]) -> None:
@@ -218,7 +234,13 @@ def html_table(columns: Iterable[str], rows: Iterable[Iterable[str]], caption: s
 
 
 def class_groups(counts: Sequence[int], head: int = 100, tail: int = 20) -> dict[str, list[int]]:
-    """Classes by their number of training samples: head (more than 100), medium (20 to 100), tail (fewer than 20)."""
+    """Classes by their number of training samples: head (more than 100), medium (20 to 100), tail (fewer than 20).
+
+    Example:
+        >>> from calibrant.metrics import class_groups
+        >>> class_groups([500, 60, 40, 5])
+        {'head': [0], 'medium': [1, 2], 'tail': [3]}
+    """
     groups: dict[str, list[int]] = {"head": [], "medium": [], "tail": []}
     for k, count in enumerate(counts):
         groups["head" if count > head else "tail" if count < tail else "medium"].append(k)
@@ -236,6 +258,14 @@ class Panel(Sums):
         num_bins: Number of bins for the binned errors.
         groups: Lists of classes by group name, such as those of :func:`class_groups`.
         **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> panel = Panel(num_classes=2, groups={"head": [0], "tail": [1]})
+        >>> panel.update([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)  # every batch
+        >>> result = panel.compute()
+        >>> round(result.ece, 4), result.classes[0].accuracy, result.groups["tail"].samples
+        (0.232, 1.0, 2)
     """
 
     def __init__(

@@ -24,6 +24,12 @@ class BrierSplit(NamedTuple):
         total: Brier score.
         calibration: What a recalibration of each class's probabilities, bin by bin, could remove.
         refinement: What would remain.
+
+    Example:
+        >>> from calibrant.functional import brier_split
+        >>> split = brier_split([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2)
+        >>> round(split.calibration + split.refinement - split.total, 4)
+        0.0
     """
 
     total: Tensor | float
@@ -33,26 +39,54 @@ class BrierSplit(NamedTuple):
 
 @in_kind
 def accuracy(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
-    """Fraction of correct predictions; ties go to the first class."""
+    """Fraction of correct predictions; ties go to the first class.
+
+    Example:
+        >>> from calibrant.functional import accuracy
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(accuracy(logits, target), 4)
+        0.75
+    """
     return mean_of(right, logits, target, **given)
 
 
 @in_kind
 def top_k_accuracy(logits: Array, target: Array, *, k: int = 5, **given: "Unpack[Given]") -> Tensor:
-    """Fraction of samples whose true class is among the k largest logits; ties go to the first classes."""
+    """Fraction of samples whose true class is among the k largest logits; ties go to the first classes.
+
+    Example:
+        >>> from calibrant.functional import top_k_accuracy
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> top_k_accuracy(logits, target, k=1), top_k_accuracy(logits, target, k=2)
+        (0.75, 1.0)
+    """
     whole("k", k, 1)
     return mean_of(lambda block, softmax: in_top_k(block, softmax, k=k), logits, target, **given)
 
 
 @in_kind
 def nll(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
-    r"""Negative log-likelihood, the mean of :math:`-\log s_y`; infinite if a true class has probability 0."""
+    r"""Negative log-likelihood, the mean of :math:`-\log s_y`; infinite if a true class has probability 0.
+
+    Example:
+        >>> from calibrant.functional import nll
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(nll(logits, target), 4)
+        1.0181
+    """
     return mean_of(negative_log_likelihood, logits, target, **given)
 
 
 @in_kind
 def brier_score(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
-    r"""Brier score, the mean of :math:`\sum_k (s_k - 1[k = y])^2`, between 0 and 2."""
+    r"""Brier score, the mean of :math:`\sum_k (s_k - 1[k = y])^2`, between 0 and 2.
+
+    Example:
+        >>> from calibrant.functional import brier_score
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> round(brier_score(logits, target), 4)
+        0.4827
+    """
     return mean_of(brier, logits, target, **given)
 
 
@@ -63,6 +97,13 @@ def brier_split(logits: Array, target: Array, *, num_bins: int = 15, **given: "U
     The calibration part is :math:`\sum_k \sum_b \frac{n_{kb}}{N} (C_{kb} - A_{kb})^2` over equal-width bins of each
     class's probability, with :math:`C_{kb}` its mean and :math:`A_{kb}` how often k is the true class; the refinement
     is the rest.
+
+    Example:
+        >>> from calibrant.functional import brier_split
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> total, calibration, refinement = brier_split(logits, target)
+        >>> round(total, 4), round(calibration, 4), round(refinement, 4)
+        (0.4827, 0.1077, 0.375)
     """
     samples = tensors.for_measuring(logits, target, **given)
     tensors.check_not_empty(int(samples.kept.sum()), **given)

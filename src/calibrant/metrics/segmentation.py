@@ -23,6 +23,14 @@ def mean_iou(logits: Array, target: Array, *, rule: Rule = "standard", **given: 
     The background, class 0, counts; classes that occur neither as label nor as prediction are left out.
     ``rule="released"`` is that of the code released with CALS and MbLS: without the background, and with 0 for classes
     that do not occur.
+
+    Example:
+        >>> from calibrant.functional import mean_iou
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> round(float(mean_iou(logits, target)), 4)
+        0.375
     """
     one_of("rule", rule, ("standard", "released"))
     samples = tensors.for_measuring(logits, target, **given)
@@ -53,6 +61,14 @@ def per_image(
         probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
         task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
+
+    Example:
+        >>> from calibrant.functional import ece, per_image
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> round(float(per_image(ece, logits, target)), 4)
+        0.232
     """
     samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     labels = samples.labels(ignore_index)

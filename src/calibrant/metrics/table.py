@@ -40,6 +40,11 @@ class Measure:
         dense: Whether it is for segmentation only.
         scaled: Whether temperature scaling changes it.
         in_panel: Whether a panel measures it.
+
+    Example:
+        >>> from calibrant.metrics import MEASURES
+        >>> MEASURES["aurc"].title, MEASURES["aurc"].about, MEASURES["aurc"].text(0.0123)
+        ('AURC', 'area under the risk-coverage curve', '1.23')
     """
 
     key: str

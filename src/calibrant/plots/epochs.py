@@ -21,6 +21,17 @@ class MultiplierPath(Figure):
         mean: Mean.
         lowest: Smallest.
         classes: Multipliers of some classes, by name.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CALSALM
+        >>> from calibrant.plots import MultiplierPath
+        >>> loss = CALSALM(num_classes=3)
+        >>> loss.observe(torch.tensor([[20.0, 0.0, 1.0]]), torch.tensor([0]))
+        >>> loss.adapt()
+        >>> path = MultiplierPath.from_loss(loss)
+        >>> path.epochs, round(path.highest[-1], 4)
+        ([0, 1], 1.0)
     """
 
     epochs: list[int]
@@ -69,6 +80,16 @@ class GammaPath(Figure):
         epochs: Epochs.
         gammas: Gamma of each bin, by epoch.
         errors: Mean confidence minus accuracy of each bin, by epoch.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import AdaFocal
+        >>> from calibrant.plots import GammaPath
+        >>> loss = AdaFocal(num_bins=2)
+        >>> loss.observe(torch.tensor([[4.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+        >>> loss.adapt()
+        >>> [[round(gamma, 3) for gamma in row] for row in GammaPath.from_loss(loss).gammas]
+        [[1.0, 1.0], [1.428, 1.0]]
     """
 
     epochs: list[int]
@@ -115,6 +136,11 @@ class MetricPath(Figure):
         epochs: Epochs of each method.
         ece: Calibration errors of each, fractions.
         accuracy: Accuracies of each, fractions.
+
+    Example:
+        >>> from calibrant.plots import MetricPath
+        >>> MetricPath(["ce"], [[0, 1, 2]], ece=[[0.2, 0.1, 0.05]], accuracy=[[0.5, 0.7, 0.8]])
+        MetricPath(ce)
     """
 
     names: list[str]

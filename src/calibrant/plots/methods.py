@@ -19,6 +19,12 @@ class AccuracyVsECE(Figure):
         ece: Their calibration errors, fractions.
         accuracy_error: Half-widths of error bars, such as standard deviations over seeds; empty for none.
         ece_error: The same for the calibration errors.
+
+    Example:
+        >>> from calibrant.plots import AccuracyVsECE
+        >>> figure = AccuracyVsECE.from_runs({"ce": [(0.90, 0.06), (0.92, 0.04)], "mbls": [(0.91, 0.02), (0.93, 0.01)]})
+        >>> figure.names, [round(ece, 3) for ece in figure.ece]
+        (['ce', 'mbls'], [0.05, 0.015])
     """
 
     names: list[str]
@@ -84,6 +90,11 @@ class MethodBars(Figure):
     Attributes:
         names: Names of the methods.
         values: For each measure, by its key, the values over seeds of each method, fractions.
+
+    Example:
+        >>> from calibrant.plots import MethodBars
+        >>> MethodBars(["ce", "mbls"], {"ece": [[0.06, 0.04], [0.02, 0.01]]})
+        MethodBars(ce, mbls)
     """
 
     names: list[str]

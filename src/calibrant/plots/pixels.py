@@ -24,6 +24,15 @@ class PixelReliability(Figure):
         prediction: ``(H, W)``.
         confidence: ``(H, W)``.
         classes: Names of the classes; may be empty.
+
+    Example:
+        >>> from calibrant.plots import PixelReliability
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> figure = PixelReliability.from_logits(torch.rand(3, 2, 4), logits[0], target[0])
+        >>> figure.prediction.tolist(), round(float(figure.confidence.mean()), 3)
+        ([[0, 0, 0, 0], [0, 0, 0, 0]], 0.982)
     """
 
     image: np.ndarray = field(repr=False)

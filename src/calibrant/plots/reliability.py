@@ -38,6 +38,16 @@ class ReliabilityDiagram(Figure):
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
+
+    Example:
+        >>> from calibrant.plots import ReliabilityDiagram
+        >>> logits, target = [[4.0, 0.0]] * 80, [0] * 60 + [1] * 20
+        >>> diagram = ReliabilityDiagram.from_logits(logits, target, name="overconfident")
+        >>> diagram
+        ReliabilityDiagram(overconfident)
+        >>> round(diagram.ece, 3), diagram.samples
+        (0.232, 80)
+        >>> axes = diagram.plot()  # or diagram.save("reliability.png")
     """
 
     name: str
@@ -208,6 +218,12 @@ class ConfidenceHistogram(Figure):
         wrong: Wrong predictions in each bin.
         mean_confidence: Mean confidence.
         accuracy: Accuracy.
+
+    Example:
+        >>> from calibrant.plots import ConfidenceHistogram
+        >>> histogram = ConfidenceHistogram.from_logits([[4.0, 0.0]] * 8, [0] * 6 + [1] * 2, num_bins=2)
+        >>> histogram.right, histogram.wrong, round(histogram.mean_confidence, 3), histogram.accuracy
+        ([0, 6], [0, 2], 0.982, 0.75)
     """
 
     name: str

@@ -23,6 +23,12 @@ class RiskCoverage(Figure):
         coverage: Fractions of the samples, ascending.
         risk: Error rate of that fraction of the most confident samples.
         aurc: Area under the curve.
+
+    Example:
+        >>> from calibrant.plots import RiskCoverage
+        >>> curve = RiskCoverage.from_logits([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]], [0, 0, 1, 0], points=4)
+        >>> curve.coverage, [round(risk, 3) for risk in curve.risk]
+        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
 
     name: str

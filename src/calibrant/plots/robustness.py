@@ -20,6 +20,12 @@ class ROC(Figure):
         known: Fraction of test samples above each threshold, for each curve.
         unknown: Fraction of OOD samples above it.
         auroc: Area under each curve.
+
+    Example:
+        >>> from calibrant.plots import ROC
+        >>> known, unknown = [[4.0, 0.0], [3.0, 0.0], [0.5, 0.0]], [[0.0, 1.0], [0.2, 0.0]]
+        >>> [round(area, 4) for area in ROC.from_logits({"network": (known, unknown)}).auroc]
+        [0.8333]
     """
 
     title: str
@@ -86,6 +92,11 @@ class ShiftCurves(Figure):
         severities: Severities, from 0 for clean images.
         accuracy: Accuracy of each model at each severity, a fraction.
         ece: Calibration error of each model at each severity, a fraction.
+
+    Example:
+        >>> from calibrant.plots import ShiftCurves
+        >>> ShiftCurves(["ce"], [0, 1, 2], accuracy=[[0.9, 0.8, 0.6]], ece=[[0.02, 0.05, 0.14]])
+        ShiftCurves(ce)
     """
 
     names: list[str]

@@ -37,6 +37,16 @@ class Calibrator(nn.Module, ABC):
         key: Name on the command line and in saved files.
         preserves_accuracy: Whether the predicted class never changes.
         learned: Names of the buffers.
+
+    Example:
+        >>> import numpy
+        >>> from calibrant.posthoc import create
+        >>> logits, target = numpy.array([[4.0, 0.0]] * 8), numpy.array([0] * 6 + [1] * 2)
+        >>> calibrator = create("temperature").fit(logits, target)
+        >>> type(calibrator.transform(logits)).__name__, calibrator.predict_proba(logits[:1]).round(2).tolist()
+        ('ndarray', [[0.75, 0.25]])
+        >>> calibrator
+        TemperatureScaling(criterion='nll', num_bins=15, 2 classes, temperature_ = 3.6410)
     """
 
     key: ClassVar[str]

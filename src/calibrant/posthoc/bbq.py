@@ -23,6 +23,13 @@ class BBQ(ClassMaps):
     Args:
         spread: C.
         strength: N'.
+
+    Example:
+        >>> from calibrant.posthoc import BBQ
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = BBQ().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.7
     """
 
     key = "bbq"

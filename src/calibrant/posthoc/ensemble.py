@@ -15,6 +15,13 @@ class EnsembleTemperatureScaling(Pointwise):
 
     T is that of temperature scaling; the weights, non-negative and summing to 1, then minimise the NLL, a convex problem
     solved by expectation maximisation (Zhang et al., ICML 2020).
+
+    Example:
+        >>> from calibrant.posthoc import EnsembleTemperatureScaling
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = EnsembleTemperatureScaling().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.75
     """
 
     key = "ets"

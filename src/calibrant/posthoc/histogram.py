@@ -18,6 +18,13 @@ class HistogramBinning(ClassMaps):
     Args:
         num_bins: Number of bins per class.
         binning: Equal-mass or equal-width bins.
+
+    Example:
+        >>> from calibrant.posthoc import HistogramBinning
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = HistogramBinning(num_bins=2).fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.75
     """
 
     key = "histogram"

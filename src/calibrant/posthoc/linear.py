@@ -21,6 +21,13 @@ class VectorScaling(Pointwise):
 
     Args:
         intercept: Weight of the penalty :math:`\frac1K \sum_k b_k^2`.
+
+    Example:
+        >>> from calibrant.posthoc import VectorScaling
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = VectorScaling().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.75
     """
 
     key = "vector"
@@ -56,6 +63,13 @@ class MatrixScaling(Pointwise):
     Args:
         off_diagonal: :math:`\lambda`.
         intercept: :math:`\mu`.
+
+    Example:
+        >>> from calibrant.posthoc import MatrixScaling
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = MatrixScaling().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.75
     """
 
     key = "matrix"
@@ -109,6 +123,13 @@ class DirichletCalibration(MatrixScaling):
     Args:
         off_diagonal: :math:`\lambda`.
         intercept: :math:`\mu`.
+
+    Example:
+        >>> from calibrant.posthoc import DirichletCalibration
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = DirichletCalibration().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.75
     """
 
     key = "dirichlet"

@@ -26,6 +26,15 @@ class LocalTemperatureScaling(Calibrator):
         batch_size: Images per step.
         lr: Learning rate.
         seed: Seed of the initial weights and the order of the images.
+
+    Example:
+        >>> from calibrant.posthoc import LocalTemperatureScaling
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> calibrator = LocalTemperatureScaling(epochs=1).fit(logits, target)
+        >>> calibrator.temperatures(logits).shape  # one per pixel
+        torch.Size([1, 1, 2, 4])
     """
 
     key = "local-temperature"

@@ -18,6 +18,13 @@ class PlattScaling(Mixed):
 
     For two classes, of the second one; for more, one sigmoid per class against the rest, normalised. The labels are
     Platt's: :math:`\frac{n_+ + 1}{n_+ + 2}` and :math:`\frac{1}{n_- + 2}` instead of 1 and 0, which keeps a and b finite.
+
+    Example:
+        >>> from calibrant.posthoc import PlattScaling
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = PlattScaling().fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.72
     """
 
     key = "platt"

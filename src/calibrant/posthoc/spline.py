@@ -26,6 +26,13 @@ class SplineCalibration(Mixed):
     Args:
         num_knots: Knots of the spline, at evenly spaced quantiles. The paper uses 6, too few for a network that is nearly
             always confident: for a ResNet-110 on CIFAR-10, 6 leave an ECE of 2.4%, 12 one of 1.0%.
+
+    Example:
+        >>> from calibrant.posthoc import SplineCalibration
+        >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
+        >>> calibrator = SplineCalibration(num_knots=3).fit(logits, target)
+        >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
+        0.82
     """
 
     key = "spline"

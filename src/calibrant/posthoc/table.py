@@ -14,6 +14,11 @@ class CalibratorEntry(Entry):
         paper: Where it was published.
         preserves_accuracy: Whether the predicted class never changes.
         dense: Whether it is for dense predictions only.
+
+    Example:
+        >>> from calibrant.posthoc import CALIBRATORS
+        >>> CALIBRATORS["ets"].title, CALIBRATORS["ets"].paper, CALIBRATORS["ets"].preserves_accuracy
+        ('ensemble temperature scaling', 'Zhang et al., ICML 2020', True)
     """
 
     paper: str

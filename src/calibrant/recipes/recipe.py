@@ -210,6 +210,12 @@ class Recipe:
         num_bins: Number of bins for the calibration errors.
         seed: Seed of weights, order and augmentation.
         trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
+
+    Example:
+        >>> from calibrant.recipes import Recipe
+        >>> recipe = Recipe.load("digits-lt", loss="mbls", epochs=5)
+        >>> recipe.loss.name, recipe.epochs, recipe.model.name
+        ('mbls', 5, 'small-cnn')
     """
 
     name: str = "run"

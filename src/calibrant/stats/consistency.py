@@ -26,6 +26,12 @@ class CalibrationTest:
         statistic: The measured error, squared and debiased.
         num_bins: Bins of equal mass.
         resamples: Number of simulated sets of labels.
+
+    Example:
+        >>> from calibrant.stats import calibration_test
+        >>> test = calibration_test([[4.0, 0.0]] * 80, [0] * 78 + [1] * 2)  # 98% confident, 98% correct
+        >>> test.p_value > 0.05, test.num_bins, test.resamples
+        (True, 15, 1000)
     """
 
     p_value: float
@@ -61,6 +67,12 @@ def calibration_test(
         resamples: Number of simulated sets of labels.
         seed: Seed of the simulation.
         **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+
+    Example:
+        >>> from calibrant.stats import calibration_test
+        >>> logits, target = [[4.0, 0.0]] * 80, [0] * 60 + [1] * 20
+        >>> round(calibration_test(logits, target).p_value, 3)
+        0.001
     """
     ordered = calibration.ordered(logits, target, **given)
     return consistency_test(ordered, num_bins=num_bins, resamples=resamples, seed=seed)

@@ -23,6 +23,16 @@ class ImageBins:
 
     Args:
         num_bins: Number of equal-width bins.
+
+    Example:
+        >>> from calibrant.stats import ImageBins
+        >>> import torch
+        >>> logits = torch.tensor([4.0, 0.0]).view(1, 2, 1, 1).expand(1, 2, 2, 4)
+        >>> target = torch.tensor([[[0, 0, 0, 1], [0, 0, 0, 1]]])
+        >>> images = ImageBins()
+        >>> images.update(logits.expand(5, -1, -1, -1), target.expand(5, -1, -1))
+        >>> images.intervals()["image_ece"]
+        0.232 [0.232, 0.232]
     """
 
     def __init__(self, *, num_bins: int = 15) -> None:

@@ -24,6 +24,13 @@ class Interval:
         level: Confidence level.
         resamples: Number of resamples, 0 if there were none.
         method: How the interval was computed.
+
+    Example:
+        >>> from calibrant.stats import Interval
+        >>> interval = Interval(0.1612, 0.142, 0.1805)
+        >>> interval
+        0.161 [0.142, 0.180]
+        >>> value, low, high = interval
     """
 
     value: float
@@ -55,6 +62,12 @@ def wilson(successes: T, trials: T, *, level: float = 0.95) -> tuple[T, T]:
 
     With :math:`\hat p = k / n` and z the normal quantile: :math:`\big(\hat p + \frac{z^2}{2n} \pm
     z \sqrt{\frac{\hat p (1 - \hat p)}{n} + \frac{z^2}{4 n^2}}\big) / (1 + \frac{z^2}{n})`.
+
+    Example:
+        >>> from calibrant.stats import wilson
+        >>> low, high = wilson(6, 8)
+        >>> round(low, 4), round(high, 4)
+        (0.4093, 0.9285)
     """
     z = normal_quantile(level)
     counts = as_tensor(trials, "trials").double()  # type: ignore[arg-type]

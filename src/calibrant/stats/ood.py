@@ -12,6 +12,12 @@ def auroc_interval(
 
     With :math:`u_j` the fraction of known samples that the unknown sample j exceeds and :math:`k_i` that of unknown samples
     that exceed the known sample i, ties counting half, the variance of the area is :math:`s_u^2 / n_u + s_k^2 / n_k`.
+
+    Example:
+        >>> from calibrant.stats import auroc_interval
+        >>> known, unknown = [[4.0, 0.0], [3.0, 0.0], [0.5, 0.0]], [[0.0, 1.0], [0.2, 0.0]]
+        >>> round(auroc_interval(known, unknown).value, 4)
+        0.8333
     """
     known, unknown = (
         uncertainty(logits, score, name, probs=probs) for logits, name in ((in_logits, "in"), (out_logits, "out"))

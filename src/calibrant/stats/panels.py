@@ -26,6 +26,14 @@ def panel_intervals(
 
     Calibration errors as in :func:`calibrant.stats.bootstrap`, from the panel's bins and sorted outcomes; accuracy by
     Wilson's interval, NLL and Brier score by their standard errors.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> from calibrant.stats import panel_intervals
+        >>> panel = Panel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 80, [0] * 60 + [1] * 20)
+        >>> panel_intervals(panel.compute())["accuracy"]
+        0.750 [0.645, 0.832]
     """
     if not result.samples:
         raise ValueError("the panel is empty: there is nothing to compute intervals for")
@@ -63,7 +71,16 @@ def panel_intervals(
 
 
 def bins_interval(bins: BinStatistics, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Interval of the ECE of bins as it would vary from test set to test set; see :func:`true_error_interval`."""
+    """Interval of the ECE of bins as it would vary from test set to test set; see :func:`true_error_interval`.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> from calibrant.stats import bins_interval
+        >>> panel = Panel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 80, [0] * 60 + [1] * 20)
+        >>> round(bins_interval(panel.compute().bins).value, 3)
+        0.232
+    """
     bins = bins.double()
     value = float(calibration_error(bins))
     draws = calibration_error(_resampled(bins, np.random.default_rng(seed), resamples)).numpy()
@@ -76,6 +93,14 @@ def true_error_interval(bins: BinStatistics, *, resamples: int = 1000, level: fl
 
     Unlike the ECE and its own interval, which are biased upwards on small samples, it covers the error that the bins would
     have with unlimited samples.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> from calibrant.stats import true_error_interval
+        >>> panel = Panel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 80, [0] * 60 + [1] * 20)
+        >>> round(true_error_interval(panel.compute().bins).value, 3)
+        0.232
     """
     bins = bins.double()
     low, high = invert(bins, np.random.default_rng(seed), resamples, level)
@@ -83,7 +108,16 @@ def true_error_interval(bins: BinStatistics, *, resamples: int = 1000, level: fl
 
 
 def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> CalibrationTest:
-    """:func:`calibrant.stats.calibration_test` of a panel."""
+    """:func:`calibrant.stats.calibration_test` of a panel.
+
+    Example:
+        >>> from calibrant.metrics import Panel
+        >>> from calibrant.stats import panel_test
+        >>> panel = Panel(num_classes=2)
+        >>> panel.update([[4.0, 0.0]] * 80, [0] * 60 + [1] * 20)
+        >>> round(panel_test(panel.compute()).p_value, 3)
+        0.001
+    """
     return consistency_test(result.sorted, num_bins=result.num_bins, resamples=resamples, seed=seed)
 
 

@@ -68,6 +68,13 @@ def bootstrap(
         task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
+
+    Example:
+        >>> from calibrant.stats import bootstrap
+        >>> logits, target = [[4.0, 0.0]] * 80, [0] * 60 + [1] * 20
+        >>> interval = bootstrap("ece", logits, target)
+        >>> round(interval.value, 3), interval.low < interval.value < interval.high
+        (0.232, True)
     """
     function, record = resolve(metric, resamples, level)
     random = np.random.default_rng(seed)

@@ -34,6 +34,13 @@ class Study:
         out: Study folder; ``runs/RECIPE`` if not given.
         allow_code: Allow code from outside calibrant in recipes.
         **overrides: Fields of all recipes, as in :meth:`calibrant.train.Recipe.load`.
+
+    Example:
+        >>> from calibrant.study import Study
+        >>> study = Study("digits-lt", losses=["ce", "mbls"], seeds=2, epochs=5)
+        >>> [(job.method, job.seed) for job in study.jobs]
+        [('ce', 0), ('mbls', 0), ('ce', 1), ('mbls', 1)]
+        >>> result = study.run()  # doctest: +SKIP
     """
 
     def __init__(
