@@ -1,5 +1,6 @@
 """Documents are kept true: their code runs, their commands exist, and every method has its entry."""
 
+import ast
 import contextlib
 import io
 import re
@@ -23,6 +24,7 @@ from calibrant.recipes import Recipe
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOCUMENTS += sorted((ROOT / "studies").glob("*/README.md"))
+PRINTED = re.compile(r"^print\(.*\)  # (-?\d[\d.]*\d|\d)\b")
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -54,6 +56,28 @@ def test_snippets_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     for block in blocks(document, "python"):
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(block, str(document), "exec"), names)  # noqa: S102
+
+
+@every_document
+def test_numbers_in_comments_are_true(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a line is said to print, ``print(x)  # 1.91``, it prints."""
+    monkeypatch.chdir(tmp_path)
+    names = surroundings()
+    for block in blocks(document, "python"):
+        lines = block.splitlines()
+        if not any(PRINTED.search(line) for line in lines):
+            continue
+        for statement in ast.parse(block).body:
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(ast.Module([statement], []), str(document), "exec"), names)  # noqa: S102
+            said = PRINTED.search(lines[statement.end_lineno - 1])
+            if said:
+                number = said.group(1)
+                step = 10.0 ** -len(number.partition(".")[2])
+                assert float(printed.getvalue().split()[0]) == pytest.approx(float(number), abs=step), lines[
+                    statement.end_lineno - 1
+                ]
 
 
 def test_readme_snippet_saves_what_was_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,10 @@ def run(config: Any) -> None:
     from calibrant.errors import lookup
 
     if config.what is None:
-        out.print(_overview())
+        out.print(_overview(), markup=False)
         return
     lookup(config.what, KINDS, "WHAT")
-    out.print(globals()[f"_{config.what}"](config.data.root))
+    out.print(globals()[f"_{config.what}"](config.data.root), markup=False)  # brackets in a text are no markup
 
 
 def _table(*columns: str) -> "Table":
