@@ -1,10 +1,15 @@
 """Networks, losses and data that a user might have, named in recipes by their import paths."""
 
+import multiprocessing
+import os
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from calibrant.data import DataSet, Images
 from calibrant.losses import Loss
+from calibrant.study.launchers import _prepare
 
 
 class Pixels(nn.Module):
@@ -50,3 +55,9 @@ def squares(size: int = 60, *, validation: int = 20, seed: int = 0) -> DataSet:
     part = Images(x, y)
     held, rest = torch.arange(validation), torch.arange(validation, size)
     return DataSet("squares", ["upper", "lower"], part.subset(rest), part.subset(held), part)
+
+
+def tell_circumstances(pipe: Any) -> None:
+    """Under what a process of a study works."""
+    _prepare()
+    pipe.send((multiprocessing.get_start_method(), os.environ["OMP_WAIT_POLICY"], os.environ["KMP_BLOCKTIME"]))

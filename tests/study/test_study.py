@@ -10,14 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 
+import own_code
 import trees
 from calibrant import functional as cal, stats
 from calibrant.cli import main
@@ -26,9 +27,8 @@ from calibrant.errors import InputError
 from calibrant.metrics import Panel
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, StudyResult, Summary
-from calibrant.study import Study, StudyTable
+from calibrant.study import Study, StudyTable, launchers
 from calibrant.study.jobs import plan
-from calibrant.study.launchers import _prepare
 from calibrant.train import fit
 
 
@@ -279,15 +279,72 @@ def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> N
 
 @pytest.mark.slow
 def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 2)  # one thread for each, as here
-    assert compare(*GRID, "--epochs", "2", "--jobs", "2", out="two") == 0
-    assert compare(*GRID, "--epochs", "2", out="one") == 0
+    """Small networks are trained on all cores without being asked to."""
+    monkeypatch.setattr("calibrant.study.launchers.WORTHWHILE", 0)
+    monkeypatch.setattr("calibrant.study.launchers.cores", lambda: 2)
+    assert compare(*GRID, "--epochs", "2", out="two") == 0  # by itself, one on each core
+    assert compare(*GRID, "--epochs", "2", "--jobs", "1", out="one") == 0
     assert (here / "two/table.csv").read_text() == (here / "one/table.csv").read_text()
 
 
-def test_a_run_in_a_pool_starts_processes_as_one_by_itself_does() -> None:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"), initializer=_prepare) as pool:
-        assert pool.submit(multiprocessing.get_start_method).result() == multiprocessing.get_all_start_methods()[0]
+@pytest.mark.parametrize(
+    ("fields", "kernels", "jobs"),
+    [
+        ({"epochs": 1000}, 4, 3),  # one for each of the runs
+        ({"epochs": 1000}, 2, 2),
+        ({"epochs": 1000}, 1, 1),
+        ({"epochs": 2}, 4, 1),  # done before other processes have started
+        ({"epochs": 1000, "model": "resnet50", "batch_size": 300}, 4, 1),  # one that is not small
+        ({"epochs": 1000, "trainer.devices": 2}, 4, 1),
+        ({"epochs": 1000, "data.path": "nowhere"}, 4, 1),  # which is told when its turn comes
+    ],
+)
+def test_how_many_at_once_by_itself(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], kernels: int, jobs: int
+) -> None:
+    monkeypatch.setattr(launchers, "cores", lambda: kernels)
+    planned = plan([Recipe.load("digits-lt", **fields)], ["ce"], [0, 1, 2], "study")
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        jobs = 1
+    assert launchers._usual_jobs(planned, allow_code=False) == jobs
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_loses_only_its_own_run(here: Path) -> None:
+    """Of two at once, four runs: one process is killed, the other goes on, and another takes the place of the first."""
+    study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=40, **{"data.limit": 60})
+    killed: list[int] = []
+
+    def kill_one() -> None:
+        while not (here / "study/ls-seed0/history.csv").exists():
+            time.sleep(0.02)
+        lock = (here / "study/ls-seed0/.calibrant-lock").read_text()
+        killed.append(int(lock.split()[1]))
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=kill_one)
+    thread.start()
+    study.run(jobs=2)
+    thread.join()
+    assert {folder.name: text for folder, text in study.state.failed.items()} == {
+        "ls-seed0": "its process was killed by signal 9; run the same command again to resume it"
+    }
+    assert sorted(folder.name for folder in study.state.done) == ["brier-seed0", "ce-seed0", "fl-seed0"]
+    study.state.failed.clear()
+    study.run()
+    assert len(study.state.done) == 4
+    assert RunFolder(here / "study/ls-seed0").environment().resumed
+
+
+def test_a_process_of_a_study_starts_others_as_one_by_itself_does() -> None:
+    """And its threads sleep while they wait, unless somebody wants it otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KMP_BLOCKTIME", "7")
+        patch.setattr(launchers, "_work", own_code.tell_circumstances)
+        worker = launchers._Worker()
+        assert "OMP_WAIT_POLICY" not in os.environ or os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert worker.pipe.recv() == (multiprocessing.get_all_start_methods()[0], "PASSIVE", "7")
+    worker.process.join()
 
 
 def processes(*columns: str) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """Running the jobs of a study: one after another, in parallel, or on a Ray cluster."""
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_all_start_methods, get_context, parent_process, set_start_method
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -22,6 +23,9 @@ from calibrant.extras import WAITING, require
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, RunResult
 from calibrant.study.jobs import Job
+
+#: Number of batches below which a study of small networks is done before other processes have started.
+WORTHWHILE: Final = 1000
 
 
 @dataclass
@@ -148,9 +152,11 @@ def _usual_jobs(planned: Sequence[Job], *, allow_code: bool) -> int:
     from calibrant.train.preparing import is_small, prepare  # noqa: PLC0415 - Lightning is slow to import
 
     try:
-        return most if is_small(first, prepare(first, allow_code=allow_code).operations) else 1
+        prepared = prepare(first, allow_code=allow_code)
     except (InputError, OSError):  # reported when its turn comes
         return 1
+    batches = sum(job.recipe.epochs * math.ceil(len(prepared.data.train) / job.recipe.batch_size) for job in planned)
+    return most if batches >= WORTHWHILE and is_small(first, prepared.operations) else 1
 
 
 def _in_turn(planned: Sequence[Job], state: State, options: Options) -> Iterator[tuple[Job, Result]]:
@@ -180,6 +186,8 @@ def _at_once(planned: Sequence[Job], state: State, jobs: int, options: Options) 
     finally:
         for worker in (*idle, *busy):
             worker.process.kill()
+        for worker in (*idle, *busy):  # until it has let go of its folder
+            worker.process.join()
 
 
 class _Worker:

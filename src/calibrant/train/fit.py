@@ -97,6 +97,8 @@ def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: light
     try:
         with _trainer_errors():
             trainer.fit(module, ckpt_path=None if checkpoint is None else str(checkpoint), weights_only=True)
+    except Terminated:
+        raise
     except SystemExit:  # what Lightning turns signals into
         if trainer.received_sigterm:
             raise Terminated from None
