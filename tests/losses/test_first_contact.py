@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,3 +275,16 @@ def test_compiled_losses_are_not_counted_and_not_compiled_again() -> None:
                 compiled(torch.randn(size, 4, requires_grad=True), torch.randint(4, (size,))).backward()
     assert loss._epochs is not None
     assert loss._epochs.steps == 0
+
+
+def test_no_warning_in_calibrants_own_training(tmp_path: Path) -> None:
+    """Which may validate, and adapt, every few epochs only."""
+    from calibrant.recipes import Data, LongTail, LossChoice, Recipe
+    from calibrant.train import fit
+
+    data, loss = Data(long_tail=LongTail(20)), LossChoice("cals-alm")
+    recipe = Recipe(name="test", data=data, loss=loss, epochs=3, batch_size=32, validate_every=3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert fit(recipe, tmp_path / "run", quiet=True) is not None
+    assert not [warning for warning in caught if "more than an epoch" in str(warning.message)]
