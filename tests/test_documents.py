@@ -102,6 +102,8 @@ def prepare() -> None:
     for name in ("validation.npz", "test.npz", "predictions.npz", "other.npz"):
         logits = 3 * random.normal(size=(300, 5)) * (2 if name == "other.npz" else 1)
         np.savez(name, logits=logits, target=np.arange(300) % 5)
+        table = "\n".join(",".join(map(str, [i, *row, i % 5])) for i, row in enumerate(logits.tolist()))
+        Path(name).with_suffix(".csv").write_text(f",logit_a,logit_b,logit_c,logit_d,logit_e,label\n{table}\n")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The commands on files of predictions, as a user calls them."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -17,7 +19,7 @@ import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from calibrant import functional as cal, posthoc, stats
-from calibrant.cli import COMMANDS, main
+from calibrant.cli import COMMANDS, console, main
 from calibrant.predictions import open_predictions
 
 N, K = 400, 4
@@ -290,6 +292,126 @@ def test_files_of_a_run_are_refused(here: Path, capsys, monkeypatch: pytest.Monk
     assert run("evaluate", str(here / "run"), "--output", str(here / "run/mine.json")) == 0  # which no run ever writes
 
 
+# Files as people have them
+
+
+def frame(seed: int = 0) -> pd.DataFrame:
+    logits, target = data(seed=seed)
+    probs = torch.from_numpy(logits).double().softmax(1).numpy()
+    table = pd.DataFrame(probs, columns=[f"prob_{name}" for name in "abcd"])
+    return table.assign(text='a, "b"', label=["abcd"[y] for y in target])
+
+
+def strict(path: Path) -> dict:
+    """JSON by the standard, which has neither NaN nor infinity."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_a_plain_data_frame_is_evaluated(here: Path, capsys) -> None:
+    """Its index was once taken for a class, and --logits, the advice, gave an accuracy of 0."""
+    table = frame()
+    table.to_csv("p.csv")
+    assert run("evaluate", "p.csv", "--output", "m.json") == 0
+    found = strict(here / "m.json")["files"][0]
+    assert found["accuracy"] == (table.iloc[:, :K].idxmax(axis=1) == "prob_" + table["label"]).mean()
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("p.csv: probabilities of 4 classes (columns prob_a, prob_b, prob_c, prob_d); labels in label")
+    assert first.endswith("(unnamed), text")
+    assert run("evaluate", "p.csv", "--logits") == 2
+    assert "must be probabilities, not logits" in sentence(capsys)
+
+
+def test_reading_options_do_what_the_arguments_do(here: Path) -> None:
+    table = frame()
+    table.round(2).assign(noise=0.5, label=0, truth=table["label"]).to_csv("p.csv", sep=";")
+    options = ["--columns", "prob_*", "--label", "truth", "--labels-are", "names", "--normalise", "--probs"]
+    assert run("evaluate", "p.csv", *options, "--output", "m.json") == 0
+    found = strict(here / "m.json")["files"][0]
+    best = table.round(2).iloc[:, :K].idxmax(axis=1)
+    assert found["accuracy"] == pytest.approx((best == "prob_" + table["label"]).mean(), abs=0.01)  # ties
+    spam = pd.DataFrame({"score": table["prob_a"], "y": np.where(table["label"] == "a", "spam", "ham")})
+    spam.to_csv("s.csv", index=False)
+    assert run("evaluate", "s.csv", "--probs", "--positive", "spam", "--output", "m.json") == 0
+    right = (spam["score"] > 0.5) == (spam["y"] == "spam")
+    assert strict(here / "m.json")["files"][0]["accuracy"] == right.mean()
+
+
+def test_json_has_null_for_what_is_not_finite(here: Path, capsys) -> None:
+    """A class without samples, and a true class of probability 0."""
+    probs = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    np.savez("p.npz", probs=probs, target=np.array([0, 0, 1]), train_counts=np.array([5, 5, 500]))
+    assert run("evaluate", "p.npz", "--output", "m.json", "--report", "r.html") == 0
+    found = strict(here / "m.json")["files"][0]
+    assert found["nll"] is None
+    assert found["classes"][2]["accuracy"] is None
+    assert "p: the NLL is infinite because a true class has probability 0." in capsys.readouterr().out
+    assert run("calibrate", "p.npz", "p.npz", "--same-data") == 0
+    strict(here / "calibrator" / "metrics.json")
+    strict(here / "calibrator" / "calibrator.json")
+
+
+@pytest.mark.usefixtures("here")
+def test_apply_writes_the_format_it_reads(capsys) -> None:
+    frame().to_csv("v.csv")
+    table = frame(seed=1)
+    table.to_csv("t.csv")
+    assert run("calibrate", "v.csv", "t.csv") == 0
+    capsys.readouterr()
+    assert run("apply", "calibrator", "t.csv", "-o", "new.csv") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("kept: (unnamed), text, label")
+    found = pd.read_csv("new.csv", index_col=0)
+    pd.testing.assert_frame_equal(found.iloc[:, K:], table.iloc[:, K:], check_dtype=False)
+    expected = posthoc.load("calibrator").predict_proba(np.log(table.iloc[:, :K].to_numpy()))
+    np.testing.assert_allclose(found.iloc[:, :K].to_numpy(), expected, rtol=1e-5, atol=1e-8)
+    assert run("apply", "calibrator", "t.csv", "-o", "new.npz") == 0
+    np.testing.assert_allclose(np.load("new.npz")["probs"], expected, rtol=1e-5, atol=1e-7)
+    assert run("apply", "calibrator", "t.csv", "-o", "new.parquet") == 2
+    assert "new.parquet must end in .csv, like t.csv, or in .npz" in sentence(capsys)
+    table[[*table.columns[1::-1], *table.columns[2:]]].to_csv("other.csv")
+    assert run("calibrate", "v.csv", "other.csv", "--force") == 2
+    assert "class 0 is 'a' in v.csv, but 'b' in other.csv" in sentence(capsys)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_missing_input_is_reported_before_an_existing_output(capsys) -> None:
+    save("v.npz")
+    save("t.npz", seed=1)
+    assert run("calibrate", "v.npz", "t.npz") == 0
+    assert run("apply", "calibrator", "t.npz", "-o", "out.npz") == 0
+    capsys.readouterr()
+    for command in (
+        ["calibrate", "v.npz", "nowhere.npz"],
+        ["calibrate", "nowhere.npz", "t.npz"],
+        ["apply", "calibrator", "nowhere.npz", "-o", "out.npz"],
+    ):
+        assert run(*command) == 2
+        assert "nowhere.npz does not exist" in sentence(capsys)
+
+
+def test_counts_go_by_the_names_of_classes(here: Path, capsys) -> None:
+    """As from ``value_counts()``, which puts the largest first."""
+    frame().to_csv("p.csv")
+    Path("counts.csv").write_text("label,count\nd,500\nb,50\na,40\nc,5\n")
+    assert run("evaluate", "p.csv", "--counts", "counts.csv", "--output", "m.json") == 0
+    groups = strict(here / "m.json")["files"][0]["groups"]
+    assert groups["head"]["samples"] == (frame()["label"] == "d").sum()
+    assert groups["tail"]["samples"] == (frame()["label"] == "c").sum()
+    for text, message in (
+        ("a,1\nb,2\nc,3\nz,4\n", "label 'z' is not one of the classes a, b, c, d"),
+        ("a,1\na,2\nc,3\nd,4\n", "names a class twice"),
+        ("1\n2\n-3\n4\n", "must hold sample counts, but has -3"),
+        ("1\n,\n3\nx\n", "must hold one integer per line"),
+    ):
+        Path("counts.csv").write_text(text)
+        capsys.readouterr()
+        assert run("evaluate", "p.csv", "--counts", "counts.csv") == 2
+        assert message in sentence(capsys)
+
+
 # Bad input
 
 
@@ -374,6 +496,23 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
         (["evaluate", "p.npz", "--logits", "--probs"], "not both"),
         (["evaluate", "p.npz", "--scores", "zebra"], "has no array 'zebra'"),
         (["evaluate", "p.txt"], "does not exist"),
+        (["evaluate", "p.npz", "--seed", "-1"], "--seed must be at least 0"),
+        (["evaluate", "p.npz", "--seed", "9" * 30], "--seed must be at least 0 and at most"),
+        (["evaluate", "p.npz", "--num-bins", "9" * 15], "--num-bins must be at least 1 and at most 100000"),
+        (["evaluate", "p.npz", "--resamples", "1"], "--resamples must be at least 2"),
+        (["evaluate", "p.npz", "--figure", "x.xyz"], "--figure must end in .png, .pdf or .svg, got x.xyz"),
+        (["evaluate", "p.npz", "--output", "."], "is a folder"),
+        (["evaluate", "p.npz", "--counts", "/dev/zero"], "must hold one integer per line"),
+        (["evaluate", "p.npz", "--ignore-index", "9" * 30], "--ignore-index must be"),
+        (["evaluate", "/dev/zero"], "/dev/zero"),
+        (["evaluate", "zero.csv"], "zero.csv cannot be read twice"),
+        (["evaluate", "fifo.csv"], "fifo.csv cannot be read twice"),
+        (["evaluate", "empty.parquet"], "empty.parquet is empty"),
+        (["evaluate", "[bold]x[/bold].csv"], "[bold]x[/bold].csv does not exist"),
+        (["calibrate", "p.npz", "p.npz", "--seed", "-1"], "--seed must be at least 0"),
+        (["calibrate", "p.npz", "p.npz", "--figure", "x"], "--figure must end in .png, .pdf or .svg, got x"),
+        (["calibrate", "p.npz", "p.npz", "--method", "auto", "--same-data", "--folds", "0"], "--folds must be"),
+        (["apply", "nowhere", "p.npz", "-o", ""], "nowhere does not hold a calibrator"),
         (["evaluate", "."], "is not a run folder"),
         (["calibrate", "p.npz", "p.npz", "--method", "zebra"], "calibrator must be one of temperature"),
         (["calibrate", "p.npz", "q.npz"], "q.npz does not exist"),
@@ -386,6 +525,9 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
 @pytest.mark.usefixtures("here")
 def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
     save("p.npz")
+    Path("zero.csv").symlink_to("/dev/zero")
+    os.mkfifo("fifo.csv")
+    Path("empty.parquet").touch()
     assert run(*arguments) == 2
     text = capsys.readouterr().err
     assert message in text
@@ -419,6 +561,21 @@ def test_mangled_files_never_end_in_a_traceback(tmp_path_factory, capsys, kind, 
         assert text.startswith(("calibrant: ", "Traceback")), text
         assert len(text.strip().splitlines()) == 1
         assert not (folder / "m.json").exists()
+
+
+def test_names_are_printed_as_they_are(here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No [markup], which would be an error where it does not close, and no :emoji:."""
+    monkeypatch.setattr(console.err, "_force_terminal", True)  # so that there is a progress bar
+    for folder, name in (("[bold]x[", "bold].csv"), ("[", "red].csv"), ("", ":cat:.csv"), ("", "p{x}\\.csv")):
+        path = here / folder / name
+        path.parent.mkdir(exist_ok=True)
+        table = frame().rename(columns={"prob_a": "prob_[/a]", "prob_b": "prob_:dog:", "prob_c": "prob_{c}\\"})
+        table.assign(label=[1, 2] * (N // 2)).to_csv(path)
+        shown = str(Path(folder) / name)
+        assert run("evaluate", shown, "--output", "m.json") == 0
+        text = capsys.readouterr().out
+        for part in (Path(shown).stem, "[/a]", ":dog:", "{c}\\"):
+            assert part in text, part
 
 
 def test_pickles_are_never_loaded(here: Path, capsys) -> None:

@@ -8,6 +8,7 @@ from calibrant.cli.console import Parser, check_measuring, open_file, out, progr
 
 if TYPE_CHECKING:
     from calibrant.audit import Audit
+    from calibrant.predictions import Predictions
 
 EXAMPLE = """\
 Predictions are an .npz with arrays logits (or probs) and target, a .csv, .tsv, .jsonl or .parquet with one column per class
@@ -46,7 +47,7 @@ def run(config: Any) -> None:
 
     check_measuring(config, config.output, config.report)
     files = [open_file(path, config) for path in config.files]
-    counts = None if config.counts is None else read_counts(config.counts, files[0].num_classes)
+    counts = None if config.counts is None else read_counts(config.counts, files[0])
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
     audits: list[Audit] = []
     names = audit.short_names([Path(path) for path in config.files])
@@ -75,20 +76,30 @@ def run(config: Any) -> None:
         wrote(config.report)
 
 
-def read_counts(path: str, classes: int) -> list[int]:
-    """Training samples of each class: one number per line, in the last column if there are several."""
+def read_counts(path: str, file: "Predictions") -> list[int]:
+    """Training samples of each class: one number per line, in class order or after the name of a class."""
     from calibrant.errors import InputError
+    from calibrant.predictions.labels import LabelReader, text_of
 
+    classes = file.num_classes
     try:
-        lines = [line for line in Path(path).read_text().splitlines() if line.strip()]
-        numbers = [line.replace(",", " ").split()[-1] for line in lines]
-        if len(numbers) == classes + 1:  # a header
-            numbers = numbers[1:]
-        counts = [int(number) for number in numbers]
+        if not Path(path).is_file() or Path(path).stat().st_size > 2**26:
+            raise InputError(f"{path} must be a file with {classes} lines, one per class")
+        lines = [line.replace(",", " ").split() for line in Path(path).read_text().splitlines() if line.strip(" ,")]
+        rows = lines[1:] if len(lines) == classes + 1 else lines  # without a header
+        counts = [int(row[-1]) for row in rows]
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path} must hold one integer per line, the number of training samples of each class ({error})"
         ) from error
-    if len(counts) != classes or min(counts) < 0:
+    if len(counts) != classes:
         raise InputError(f"{path} has {len(counts)} counts, but there are {classes} classes")
-    return counts
+    if min(counts) < 0 or max(counts) >= 2**63:
+        raise InputError(f"{path} must hold sample counts, but has {min(counts) if min(counts) < 0 else max(counts)}")
+    if any(len(row) == 1 for row in rows):
+        return counts
+    names = {str(text_of(" ".join(row[:-1]))): i for i, row in enumerate(rows)}
+    if len(names) < classes:
+        raise InputError(f"{path} names a class twice")
+    place = LabelReader(path, classes, file.classes, ignore_index=-100).decide(names).numbers
+    return [counts[i] for _, i in sorted((place[name], i) for name, i in names.items())]

@@ -125,7 +125,10 @@ class PanelResult:
     def standard_error(self, record: Measure) -> float:
         """Standard error of a measure that is a mean of scores."""
         place, count = SCORES.index(record), max(1, self.samples)
-        variance = float(self._squares[place]) / count - self[record.key] ** 2
+        mean, square = self[record.key], float(self._squares[place]) / count
+        if math.isfinite(mean) and not math.isfinite(square):  # scores whose squares no float64 holds
+            return math.inf
+        variance = square - mean * mean
         return math.sqrt(max(0.0, variance) / max(1, count - 1))
 
     def how(self, record: Measure) -> str:

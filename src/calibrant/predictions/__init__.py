@@ -54,6 +54,8 @@ def open_predictions(
     for name, value, known in (("kind", kind, ("logits", "probs")), ("labels_are", labels_are, ("names", "numbers"))):
         if value not in (None, *known):
             raise InputError(f"`{name}` must be {known[0]} or {known[1]}, got {value!r}")
+    if not -(2**63) <= ignore_index < 2**63:
+        raise InputError(f"`ignore_index` must be a label, got {ignore_index}")
     if path.is_dir():
         inside = path / "predictions" / f"{part}.npz"
         if not inside.exists():
@@ -63,6 +65,8 @@ def open_predictions(
         raise InputError(f"{path} does not exist")
     if not path.is_file():
         raise InputError(f"{path} cannot be read twice; save the predictions to a regular file")
+    if not path.stat().st_size:
+        raise InputError(f"{path} is empty")
     opener = FORMATS.get(ending(path))
     if opener is None or (path.suffix.lower() in COMPRESSED and ending(path) in (".npz", ".npy", ".parquet")):
         raise InputError(

@@ -188,7 +188,8 @@ class Predictions(ABC):
         decimals = _decimals(values)
         if decimals is not None and not self.single:
             self.tolerance = max(CLOSE, min(ROUNDED, self.num_classes * 0.5 * 10.0**-decimals))
-        totals = values.sum(axis=1)
+        with np.errstate(over="ignore"):
+            totals = values.sum(axis=1)
         unit = bool(len(values)) and bool((values >= 0).all()) and not self.single
         add_up = unit and bool((np.abs(totals - 1) <= self.tolerance).all())
         found = reading.kind or kind or ("probs" if add_up else None)
@@ -286,7 +287,9 @@ class Predictions(ABC):
 
 
 def _decimals(values: np.ndarray) -> int | None:
-    """How many decimals the values have, at most 5; None if more, or if all are integers."""
+    """How many decimals values between 0 and 1 have, at most 5; None if more, or if all are integers."""
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        return None
     for decimals in range(6):
         scaled = values * 10.0**decimals
         # float32 resolves numbers below 1 to 6e-8; a rounded value is off by no more than that
@@ -304,7 +307,7 @@ def _advice(values: np.ndarray, classes: int) -> str:
         sums = f" and rows add up to {totals.min():.4g} to {totals.max():.4g}" if values.shape[1] == classes else ""
         more = ", and `normalise=True` to divide them by their sum" if sums else ""
         return f'they lie between 0 and 1{sums}: pass `kind="probs"`{more}'
-    if bool((values >= 0).all()) and bool((np.abs(values.sum(axis=1) - 100) <= 1).all()):
+    if bool(((values >= 0) & (values <= 101)).all()) and bool((np.abs(values.sum(axis=1) - 100) <= 1).all()):
         return 'rows add up to 100: for percentages pass `kind="probs"` and `normalise=True`'
     return 'they do not lie between 0 and 1: pass `kind="logits"`'
 

@@ -106,6 +106,8 @@ class LabelReader:
         return Labels(found.numbers | ignored, found.meaning, found.classes)
 
     def _of_classes(self, kept: Mapping[str, int]) -> Labels:
+        if self.labels_are == "names" and not self.classes:
+            raise InputError(f"{self.where} has no class names, so its labels are class indices")
         names = self._by_name(kept)
         numbers = {text: number for text in kept if (number := self._as_class(text)) is not None}
         if self.labels_are is None and len(names) == len(numbers) == len(kept) and names != numbers and not self._digits:

@@ -21,7 +21,7 @@ from calibrant.predictions.labels import as_number, text_of
 from calibrant.predictions.layout import Content, listed_names, understand
 
 #: Bytes of text read at once.
-BLOCK = 2**22
+BLOCK = 2**20
 #: Column that carries the lines of a .jsonl along.
 LINE = "the line itself"
 
@@ -333,8 +333,8 @@ class JsonlPredictions(TablePredictions):
                 if end:
                     yield rest + data[:end]
                 rest = data[end:] if end else rest + data
-                if len(rest) > 4 * BLOCK:
-                    raise InputError(f"{self.path} has a line of more than {4 * BLOCK:,} bytes")
+                if len(rest) > 64 * BLOCK:
+                    raise InputError(f"{self.path} has a line of more than {64 * BLOCK:,} bytes")
         if rest.strip():
             yield rest
 

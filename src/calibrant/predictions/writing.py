@@ -32,9 +32,8 @@ Transform = Callable[[Tensor], Tensor]
 
 def ending(path: str | Path) -> str:
     """The extension that gives the format: the one before .gz, if there is one."""
-    path = Path(path)
-    inner = path.with_suffix("").suffix.lower()
-    return inner if path.suffix.lower() in COMPRESSED and inner else path.suffix.lower()
+    before, last = ["", "", *Path(path).suffixes][-2:]
+    return (before if last.lower() in COMPRESSED else last).lower()
 
 
 def write_npz(
@@ -104,7 +103,8 @@ def check_output(file: Predictions, path: str | Path) -> None:
     """Refuse an extension that :func:`rewrite` does not support for a file."""
     own = ending(file.path)
     if ending(path) not in (".npz", own):
-        raise InputError(f"{path} must end in {own}, like {file.path.name}," + (" or in .npz" if own != ".npz" else ""))
+        npz = ", or in .npz" if own != ".npz" else ""
+        raise InputError(f"{path} must end in {own}, like {file.path.name}{npz}")
 
 
 def rewrite(
