@@ -106,7 +106,7 @@ def test_a_recipe_of_ones_own(here: Path, capsys) -> None:
     capsys.readouterr()
     (here / "mine.yaml").write_text("data: {nmae: npz}\n")
     assert main(["train", "mine.yaml", "--quiet"]) == 2
-    assert "recipe mine: data.nmae is not a field of a recipe; did you mean 'name'?" in capsys.readouterr().err
+    assert "recipe mine: data.nmae is not a field of a recipe; did you mean --data.name?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_recipe_of_ones_own(here: Path, capsys) -> None:
         (["digits-lt", "--loss", "zebra"], "loss.name must be one of ce, ls, ecp"),
         (["digits-lt", "--loss", "ls", "--loss.margin", "3"], "loss.margin is not known; allowed are loss.alpha"),
         (["digits-lt", "--optimizer", "lbfgs"], "optimizer.name: expected one of 'sgd', 'adam', 'adamw', got 'lbfgs'"),
-        (["digits-lt", "--optimizer.rate", "3"], "optimizer.rate is not a field of a recipe; allowed are optimizer.name"),
+        (["digits-lt", "--optimizer.rate", "3"], "optimizer.rate is not a field of a recipe; did you mean --optimizer.lr?"),
         (["digits-lt", "--trainer.device", "2"], "trainer.device is not known; did you mean 'devices'?"),
         (["digits-lt", "--model", "os.system"], "is code outside calibrant, which runs only with --allow-code"),
-        (["fashion-mnist"], "fashion-mnist is not in data: expected FashionMNIST/raw"),
+        (["fashion-mnist"], "fashion-mnist is not in data: expected torchvision's layout, FashionMNIST/raw"),
         (["digits-lt", "--optimizer", "sgd", "--optimizer.lr", "1e12"], "the last good checkpoint is kept in"),
     ],
 )
