@@ -3,6 +3,7 @@
 import inspect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from calibrant.checks import whole
 from calibrant.errors import InputError, did_you_mean
 from calibrant.extras import require, weights_only
 from calibrant.registry import Entry, lazy, table
@@ -96,7 +97,9 @@ def create(name: str, num_classes: int, *, channels: int = 3, **options: Any) ->
         raise InputError(f"model must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, MODELS)}")
     function = MODELS[name].load()
     accepted = inspect.signature(function).parameters
-    for option in options:
+    for option, value in options.items():
+        if option in accepted and accepted[option].annotation is int:
+            whole(f"model.{option}", value, 1)
         if option not in accepted:
             hint = did_you_mean(option, accepted)
             raise InputError(f"model {name} takes no option {option!r}; its options are {', '.join(accepted)}{hint}")

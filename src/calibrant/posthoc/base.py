@@ -1,17 +1,19 @@
 """What all calibrators share: fit, transform, save, load, wrap."""
 
+import hashlib
 import inspect
 import json
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from calibrant import tensors
+from calibrant.checks import in_range, whole
 from calibrant.extras import require
 from calibrant.posthoc.table import CALIBRATORS
 from calibrant.tensors import Array, Given, Samples, Task, shown
@@ -25,6 +27,12 @@ T = TypeVar("T")
 ZERO = -104.0
 OPTIONS = "calibrator.json"
 STATE = "state.safetensors"
+#: Most classes of a saved calibrator.
+MOST_CLASSES: Final = 10**6
+#: What is learned and has to be positive.
+POSITIVE: Final = ("temperature_", "floor_")
+#: Scales of the logits that a calibrator is tried on when it is read; seven, which fits no other number by chance.
+PROBES: Final = (0, 1, -1, 3, -3, 20, -20)
 
 
 class Calibrator(nn.Module, ABC):
@@ -192,7 +200,8 @@ class Calibrator(nn.Module, ABC):
             new = Path(temporary) / "new"
             new.mkdir()
             require("safetensors.torch", "saving a calibrator").save_file(state, new / STATE)
-            (new / OPTIONS).write_text(json.dumps(content, indent=1))
+            (new / OPTIONS).write_text(json.dumps({**content, "checksum": _checksum(content, new / STATE)}, indent=1))
+            (new / STATE).chmod((new / OPTIONS).stat().st_mode)  # safetensors lets only the owner read it
             if folder.exists():
                 folder.replace(Path(temporary) / "old")
             new.replace(folder)
@@ -205,13 +214,22 @@ class Calibrator(nn.Module, ABC):
             ValueError: If the folder does not hold a calibrator.
         """
         folder = Path(folder)
+        inside = [] if (folder / OPTIONS).exists() else sorted(path.parent.name for path in folder.glob(f"*/{OPTIONS}"))
+        if inside:
+            named = ", ".join(str(folder / name) for name in inside)
+            raise ValueError(f"{folder} holds the calibrators {', '.join(inside)}; choose one: {named}")
         try:
             content = json.loads((folder / OPTIONS).read_text())
+            checksum = content.pop("checksum", None)
+            if checksum not in (None, _checksum(content, folder / STATE)):
+                raise ValueError("it is damaged: no longer what was saved")  # noqa: TRY301
             state = require("safetensors.torch", "loading a calibrator").load_file(folder / STATE)
             calibrator: Calibrator = CALIBRATORS[content["calibrator"]].load()(**content["options"])
-            calibrator.num_classes = int(content["num_classes"])
+            calibrator.num_classes = whole("num_classes", content["num_classes"], 2)
+            in_range("num_classes", calibrator.num_classes, 2, MOST_CLASSES)
             calibrator._prepare_to_load(state)
             calibrator.load_state_dict(state)
+            calibrator._try_out()
         except ModuleNotFoundError:
             raise
         except Exception as error:
@@ -220,6 +238,22 @@ class Calibrator(nn.Module, ABC):
                 "it needs the files calibrator.json and state.safetensors that save() writes"
             ) from error
         return calibrator
+
+    @torch.no_grad()
+    def _try_out(self) -> None:
+        """Refuse a state that does not give probabilities."""
+        for name, tensor in self.state_dict().items():
+            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+                raise ValueError(f"{name} holds values that are not finite")
+            if name in POSITIVE and not bool((tensor > 0).all()):
+                raise ValueError(f"{name} must be more than 0")
+        assert self.num_classes is not None  # noqa: S101
+        ramp = torch.linspace(-5, 5, self.num_classes)
+        logits = torch.stack([scale * ramp.roll(scale) for scale in PROBES])
+        dense = CALIBRATORS[self.key].dense
+        log_probs = self._map(logits[..., None, None].expand(-1, -1, 3, 3) if dense else logits)
+        if log_probs.shape[:2] != logits.shape or not bool((log_probs.logsumexp(dim=1).abs() < 1e-3).all()):
+            raise ValueError("what it has learned does not give probabilities")
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         """Allocate the learned state."""
@@ -257,6 +291,11 @@ class Logarithm(nn.Module):
     def forward(self, probs: Tensor) -> Tensor:
         """Return their logarithms."""
         return probs.log()
+
+
+def _checksum(content: dict[str, Any], state: Path) -> str:
+    """Of the options and the learned state."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + state.read_bytes()).hexdigest()
 
 
 def _listed(names: list[Any]) -> str:

@@ -108,4 +108,7 @@ class LocalTemperatureScaling(Calibrator):
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         super()._prepare_to_load(state)
         assert self.num_classes is not None  # noqa: S101
+        found = tuple(state["network.0.weight"].shape)
+        if found[:2] != (self.width, self.num_classes):  # before anything of that size is allocated
+            raise ValueError(f"width {self.width} and {self.num_classes} classes do not fit the state, which is for {found}")
         self.network = self._build(self.num_classes).requires_grad_(requires_grad=False)

@@ -235,7 +235,10 @@ def same_data(folder: RunFolder, data: DataSet) -> None:
 
 def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module, loss: Loss, device: torch.device) -> Run:
     """Predict with the selected checkpoint, measure, and write predictions and results."""
-    epoch = load_weights(recipe, folder, network)
+    try:
+        epoch = load_weights(recipe, folder, network)
+    except InputError as error:
+        raise InputError(f"{error}; pass `force=True` to train again") from error
     predictor = Predictor(recipe, data, network.to(device).eval(), loss, device)
     live: dict[str, DensePredictions] = {}
     for name in ("validation", "test"):
