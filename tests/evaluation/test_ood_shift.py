@@ -129,7 +129,7 @@ def test_what_a_study_lacks_is_said_before_it_trains(tmp_path: Path, capsys: pyt
     assert main([*texts, "--shift", "--out", out]) == 2
     assert "corruptions apply to images; these samples are texts" in capsys.readouterr().err
     assert main(["compare", "digits-lt", "--losses", "ce", "--ood", "svhnn", "--out", out]) == 2
-    assert "'svhnn' is neither mnist" in capsys.readouterr().err
+    assert "'svhnn' is not one of mnist" in capsys.readouterr().err
     assert not Path(out).exists()
 
 
@@ -168,7 +168,7 @@ def test_a_report_compares_what_all_runs_have(run: Path, tmp_path: Path) -> None
     ("arguments", "message"),
     [
         (["ood", "RUN"], "no OOD data given: pass --ood noise"),
-        (["ood", "RUN", "--ood", "nowhere"], "'nowhere' is neither mnist"),
+        (["ood", "RUN", "--ood", "nowhere"], "'nowhere' is not one of mnist"),
         (["ood", "RUN", "--ood", "svhn", "--data.root", "."], "pass --data.download to download it"),
         (["ood", "RUN", "--ood", "fog:9"], "from fog:1 to fog:5"),
         (["ood", "elsewhere", "--ood", "noise"], "is not a run folder"),
