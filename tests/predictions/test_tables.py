@@ -345,6 +345,14 @@ def test_two_columns_in_either_order(tmp_path: Path) -> None:
     assert open_predictions(path, positive="spam").read_all()[1].tolist() == TRUE.astype(int).tolist()
 
 
+def test_headers_of_numpy(tmp_path: Path) -> None:
+    """``numpy.savetxt`` puts # before the first name."""
+    path = tmp_path / "p.csv"
+    np.savetxt(path, np.c_[PROBS, TARGET], delimiter=",", header="prob_0,prob_1,prob_2,label")
+    assert "probabilities of 3 classes" in check(path)
+    assert open_predictions(path).classes == ["0", "1", "2"]
+
+
 # Overriding what was understood
 
 
@@ -368,6 +376,16 @@ def test_columns_and_label_override(tmp_path: Path) -> None:
         open_predictions(path)
     assert "ignored: (unnamed), logit_cat" in check(path, kind="probs")
     assert "logits of 3 classes (columns logit_cat" in check(path, kind="logits")
+
+
+def test_tables_of_many_classes(tmp_path: Path) -> None:
+    names = [f"logit_{k}" for k in range(8000)]
+    path = tmp_path / "p.csv"
+    row = np.zeros(len(names), int)
+    row[[5, 7000]] = 1, 2
+    path.write_text(f"{','.join(names)},label\n{','.join(map(str, row))},7000\n" + f"{','.join(map(str, row))},0\n" * 2)
+    logits, target = open_predictions(path, columns=names).read_all()
+    assert (logits.argmax(1).tolist(), target.tolist()) == ([7000] * 3, [7000, 0, 0])
 
 
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path) -> None:

@@ -62,14 +62,19 @@ class Layout:
     aside: list[str]
 
 
+def clean(column: str) -> str:
+    """A name without blanks around it, and without the mark that numpy.savetxt puts before a header."""
+    return column.strip().removeprefix("# ")
+
+
 def take_apart(column: str) -> Part | None:
     """What a column's name says if it is named like a score, such as prob_cat, cat_prob, p0, P(cat) or logits."""
     for stem, kind in STEMS.items():
-        before = re.fullmatch(rf"({stem})(?:{BETWEEN}(.+)|(\d+)|\((.+)\))?", column.strip(), re.IGNORECASE)
+        before = re.fullmatch(rf"({stem})(?:{BETWEEN}(.+)|(\d+)|\((.+)\))?", clean(column), re.IGNORECASE)
         if before:
             name = next((found for found in before.groups()[1:] if found is not None), "")
             return Part(plain(before[1]) + ("_" if name else ""), kind, name)
-        after = re.fullmatch(rf"(.+?){BETWEEN}({stem})", column.strip(), re.IGNORECASE)
+        after = re.fullmatch(rf"(.+?){BETWEEN}({stem})", clean(column), re.IGNORECASE)
         if after:
             return Part("_" + plain(after[2]), kind, after[1])
     return None
@@ -109,7 +114,8 @@ def understand(
         index: Columns known to number or name the rows.
     """
     if columns is not None and label is None:
-        label = find_label(where, [name for name in contents if name not in columns], None, "column")
+        named = set(columns)
+        label = find_label(where, [name for name in contents if name not in named], None, "column")
     else:
         label = find_label(where, list(contents), label, "column")
     others = [name for name in contents if name != label]
@@ -126,8 +132,8 @@ def understand(
     lists = len(chosen) == 1 and contents[chosen[0]] == "lists"
     if not lists and any(contents[name] == "lists" for name in chosen):
         raise InputError(f"{where}: `columns` must name a column for each class, or one that holds lists")
-    parts = _parts(chosen)
-    repeated = _repeated([part.name for part in parts])
+    parts, taken = _parts(chosen), set(chosen)
+    repeated = first_repeated([part.name for part in parts])
     if repeated is not None:
         raise InputError(f"{where} has two columns of class {repeated!r}; name the right ones with `columns`")
     return Layout(
@@ -135,7 +141,7 @@ def understand(
         None if lists else [part.name for part in parts],
         parts[0].kind,
         label,
-        [name for name in others if name not in chosen],
+        [name for name in others if name not in taken],
     )
 
 
@@ -145,24 +151,25 @@ def _parts(columns: Sequence[str]) -> list[Part]:
     known = [part for part in parts if part is not None]
     if len(known) == len(columns) and len({part.family for part in known}) == 1:
         return known
-    numbered = [re.fullmatch(r"(.*?)(\d+)", name.strip()) for name in columns]
+    numbered = [re.fullmatch(r"(.*?)(\d+)", clean(name)) for name in columns]
     found = [match for match in numbered if match]
     if len(found) == len(columns) and len({match[1] for match in found}) == 1:
         return [Part(match[1], None, match[2]) for match in found]
-    return [Part("", None, name.strip()) for name in columns]
+    return [Part("", None, clean(name)) for name in columns]
 
 
 def _named(where: str, columns: Sequence[str], others: Sequence[str]) -> list[str]:
     found: list[str] = []
+    known = set(others)
     for wanted in columns:
-        own = [wanted] if wanted in others else [name for name in others if fnmatchcase(name, wanted)]
+        own = [wanted] if wanted in known else [name for name in others if fnmatchcase(name, wanted)]
         if not own:
             raise InputError(
                 f"{where} has no column {wanted!r} besides the label; it has {listed_names(others)}"
                 f"{did_you_mean(wanted, others)}"
             )
         found += own
-    repeated = _repeated(found)
+    repeated = first_repeated(found)
     if repeated is not None:
         raise InputError(f"{where}: `columns` names {repeated!r} twice")
     return found
@@ -175,7 +182,7 @@ def _found(where: str, contents: Mapping[str, Content], kind: Kind | None) -> li
         part = take_apart(name)
         if part is not None and (content != "lists" or not part.name):
             families.setdefault(f"{name}[]" if content == "lists" else part.family, []).append(name)
-    usual = [name for own in families.values() for name in own]
+    usual = {name for own in families.values() for name in own}
     several = [own for key, own in families.items() if len(own) > 1 or key.endswith("[]")]
     single = [own for own in families.values() if own not in several and contents[own[0]] == "numbers"]
     rest = [] if several else _rest(where, contents, usual)
@@ -206,7 +213,7 @@ def _kind(columns: Sequence[str]) -> Kind | None:
     return _parts(columns)[0].kind
 
 
-def _rest(where: str, contents: Mapping[str, Content], named: Sequence[str]) -> list[str]:
+def _rest(where: str, contents: Mapping[str, Content], named: set[str]) -> list[str]:
     """Columns of numbers without usual names; if some are named by numbers only, those."""
     beside = {name for name in contents if plain(name) in BESIDE or UNNAMED.fullmatch(name)}
     rest = [
@@ -230,6 +237,7 @@ def listed_names(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(shown) if len(shown) <= most else f"{', '.join(shown[: most - 1])}, ..., {shown[-1]}"
 
 
-def _repeated(names: Sequence[str]) -> str | None:
+def first_repeated(names: Sequence[str]) -> str | None:
+    """The first name that was there before, None if all differ."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]

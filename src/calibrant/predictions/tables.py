@@ -18,7 +18,7 @@ from calibrant.errors import InputError
 from calibrant.extras import require
 from calibrant.predictions.base import HEAD, Predictions, Reading, readable
 from calibrant.predictions.labels import as_number, text_of
-from calibrant.predictions.layout import Content, listed_names, understand
+from calibrant.predictions.layout import Content, first_repeated, listed_names, understand
 
 #: Bytes of text read at once.
 BLOCK = 2**20
@@ -48,7 +48,7 @@ class TablePredictions(Predictions):
         names = head.schema.names
         if not head.num_rows:
             raise InputError(f"{path} holds no predictions: it has 0 rows")
-        repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
+        repeated = first_repeated(names)
         if repeated is not None:
             raise InputError(f"{path} has column {repeated!r} twice")
         contents = {name: _content(head.column(name)) for name in names}

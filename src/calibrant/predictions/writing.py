@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def write_npz(
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         labels: list[np.ndarray] = []
+        written = 0
         iterator = iter(chunks)
         first = next(iterator)
         with archive.open(f"{kind}.npy", "w", force_zip64=True) as stream:
@@ -71,8 +73,11 @@ def write_npz(
             for chunk in itertools.chain([first], iterator):
                 values = chunk.logits.exp() if kind == "probs" else chunk.logits
                 stream.write(np.ascontiguousarray(values.numpy(), dtype="<f4").tobytes())
+                written += len(chunk.logits)
                 if chunk.target is not None:
                     labels.append(chunk.target.numpy().astype("<i8"))
+        if written != rows:
+            raise InputError(f"there are {written} rows of predictions to write, not {rows}")
         others: dict[str, np.ndarray] = {}
         if labels:
             others["target"] = np.concatenate(labels)
@@ -84,14 +89,15 @@ def write_npz(
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
         if copy is not None:
-            with zipfile.ZipFile(copy[0]) as source:
-                for name in copy[1]:
-                    with (
-                        source.open(f"{name}.npy") as original,
-                        archive.open(f"{name}.npy", "w", force_zip64=True) as stream,
-                    ):
-                        while part := original.read(2**20):
-                            stream.write(part)
+            _copy_arrays(archive, *copy)
+
+
+def _copy_arrays(archive: zipfile.ZipFile, path: Path, names: Sequence[str]) -> None:
+    """Copy some arrays from one npz to another, byte for byte."""
+    with zipfile.ZipFile(path) as source:
+        for name in names:
+            with source.open(f"{name}.npy") as original, archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                shutil.copyfileobj(original, stream)
 
 
 def _write_header(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
