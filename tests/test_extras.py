@@ -50,7 +50,7 @@ MODULES = """
 import torch
 import calibrant.metrics
 panel = calibrant.metrics.CalibrationPanel(num_classes=3)
-panel.update(torch.eye(3), torch.tensor([0, 1, 2]))
+panel.update(5 * torch.eye(3), torch.tensor([0, 1, 2]))
 assert panel.compute().accuracy == 1
 """
 
