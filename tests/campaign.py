@@ -118,8 +118,12 @@ def change_value(value: Any, random: Random) -> str:
     if how == 1 and isinstance(inside, dict):
         inside[random.choice(["zebra", "", "1", str(last).upper()])] = inside.pop(last)
         return f"another key than {(*above, last)}"
-    if how == 2 and isinstance(inside[last], int | float):
-        inside[last] = random.choice([-inside[last], inside[last] * 10**6, inside[last] + 0.5, str(inside[last])])
+    same = [other for other in STRANGE if isinstance(other, int | float) is isinstance(inside[last], int | float)]
+    if how < 6 and isinstance(inside[last], int | float) and not isinstance(inside[last], bool):
+        value = inside[last]
+        inside[last] = random.choice([-value, value * 10**6, value + 0.5, value + 1, value - 1, str(value), *same])
+    elif how < 5 and isinstance(inside[last], str):
+        inside[last] = random.choice([other for other in STRANGE if isinstance(other, str)])
     else:
         inside[last] = json.loads(json.dumps(random.choice(STRANGE)))
     return f"{(*above, last)} = {str(inside[last])[:40]!r}"

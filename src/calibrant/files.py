@@ -114,6 +114,18 @@ def write_text(path: str | Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def read_text(path: Path) -> str:
+    """The content of a text file.
+
+    Raises:
+        InputError: If it is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not text ({error})") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, empty if there is no such file.
 
@@ -122,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not valid JSON ({error}); delete it, and it will be written again") from error
     if not isinstance(found, dict):
         raise InputError(f"{path} should hold a JSON object, but holds {type(found).__name__}; delete it")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
+#: Letters of a message beyond which its middle is left out; files of strangers hold names of any length.
+LONG = 1500
 #: Library arguments, as its messages name them, and the matching flags.
 FLAGS = {
     'kind="logits"': "--logits",
@@ -161,7 +163,8 @@ def progress(what: str, total: int | None) -> Iterator[Any]:
 
 def error(message: str) -> None:
     """Print an error on standard error."""
-    err.print(f"calibrant: {as_flags(message)}", markup=False)
+    text = message if len(message) < LONG else f"{message[: LONG // 2]} ... {message[-LONG // 2 :]}"
+    err.print(f"calibrant: {as_flags(text)}", markup=False)
 
 
 def warn(

@@ -4,7 +4,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from calibrant.data.table import CORRUPTIONS, DATA, SEVERITIES
-from calibrant.errors import MissingDataError, did_you_mean, lookup
+from calibrant.errors import InputError, MissingDataError, did_you_mean, lookup
 from calibrant.registry import lazy
 
 if TYPE_CHECKING:  # what type checkers and editors see of the lazy names below
@@ -76,5 +76,8 @@ def create(name: "str | Callable[..., DataSet]", **options: Any) -> "DataSet":
             title = name if isinstance(name, str) else getattr(name, "__name__", repr(name))
             hint = did_you_mean(key, accepted)
             raise ValueError(f"data set {title} takes no option {key!r}; its options are {', '.join(accepted)}{hint}")
+    for key, parameter in accepted.items():
+        if key not in given and parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            raise InputError(f"it needs `data.{key}`")
     data: DataSet = function(**given)
     return data

@@ -1,5 +1,7 @@
 from torch import nn
 
+from calibrant.checks import whole
+
 
 class MLP(nn.Sequential):
     """Linear layers with ReLUs between them, on inputs of any shape.
@@ -13,6 +15,7 @@ class MLP(nn.Sequential):
     def __init__(self, num_classes: int, *, inputs: int | None = None, hidden: tuple[int, ...] | list[int] = (128,)) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
         for width in (*hidden, num_classes):
+            whole("`model.hidden`", width, 1)
             first = len(layers) == 1
             layers += [nn.LazyLinear(width) if first and inputs is None else nn.Linear(inputs or 0, width), nn.ReLU()]
             inputs = width

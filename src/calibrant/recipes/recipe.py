@@ -551,8 +551,8 @@ def _refuse_unknown(kind: Any, content: Any, prefix: str) -> None:
 
 def _suggestion(path: str) -> str:
     """The path of the field that was probably meant, first in its own group, then in all; or nothing."""
-    group, _, last = path.replace("-", "_").rpartition(".")
-    last = OTHER_NAMES.get(last.lower(), last)
+    group, _, last = path.lower().replace("-", "_").rpartition(".")
+    last = OTHER_NAMES.get(last, last)
     if "." in last:
         return last
     known = {path: path.rpartition(".") for path in [*_flatten(Recipe().to_dict()), *GROUPS]}

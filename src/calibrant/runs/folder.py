@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.audit import Audit
 from calibrant.errors import InputError
-from calibrant.files import HIDDEN, file_name, locked, read_json, replacing, write_json, write_text
+from calibrant.files import HIDDEN, file_name, locked, read_json, read_text, replacing, write_json, write_text
 from calibrant.predictions import Predictions, open_predictions
 from calibrant.recipes import Recipe
 from calibrant.recipes.recipe import read_yaml
@@ -224,7 +224,7 @@ class RunFolder:
 
     def recipe_text(self) -> str:
         """The text of the recipe file."""
-        return self._recipe.read_text(encoding="utf-8")
+        return read_text(self._recipe)
 
     def result(self) -> RunResult:
         """The result of the run.
@@ -250,7 +250,7 @@ class RunFolder:
 
     def environment_text(self) -> str:
         """The text of the environment file."""
-        return self._environment.read_text(encoding="utf-8") if self._environment.exists() else ""
+        return read_text(self._environment) if self._environment.exists() else ""
 
     def write_split(self, split: Mapping[str, np.ndarray]) -> None:
         """Write which samples went into which part."""
@@ -290,7 +290,7 @@ class RunFolder:
     def epochs_done(self) -> int:
         """Number of finished epochs."""
         try:
-            with self._history.open() as file:
+            with self._history.open("rb") as file:
                 return sum(1 for _ in file) - 1
         except OSError:
             return 0
