@@ -143,7 +143,7 @@ def test_other_calibrators_are_saved_too(study: Study) -> None:
 
 def test_measures_of_unknown_data_are_loaded_and_saved_again(study: Study) -> None:
     study.check_beyond(ood=["noise"])
-    with pytest.raises(InputError, match="'nowhere' is neither mnist"):
+    with pytest.raises(InputError, match="'nowhere' is not one of mnist"):
         study.check_beyond(ood=["nowhere"])
     steps = []
     study.measure_beyond(ood=["noise"], advance=lambda: steps.append(1))
