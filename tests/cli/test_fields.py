@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cli import split_fields
+from calibrant.cli import main, split_fields
 from calibrant.cli.console import as_flags
 from calibrant.cli.fields import parse, split, value
 
@@ -58,6 +58,8 @@ def test_not_a_number_is_one() -> None:
         (["--data.root="], {"data.root": None}),
         (["--loss.gamma_max", "-inf", "--loss.scale", "-3"], {"loss.gamma_max": -math.inf, "loss.scale": -3}),
         (["--epochs", "3", "--epochs", "5"], {"epochs": 5}),
+        (["--batch-size", "3", "--methods.cals-alm.margin", "6"], {"batch_size": 3, "methods.cals-alm.margin": 6}),
+        (["--data.path", "2001-99-99"], {"data.path": "2001-99-99"}),
         ([], {}),
     ],
 )
@@ -93,3 +95,36 @@ def test_a_commands_own_arguments_are_told_from_fields() -> None:
 )
 def test_python_arguments_become_flags(message: str, expected: str) -> None:
     assert as_flags(message) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["calibrate", "val.npz"], "calibrate needs TEST (predictions to measure on"),
+        (["calibrate"], "calibrate needs VALIDATION (predictions to fit on"),
+        (["apply", "calibrator", "p.npz"], "apply needs --output FILE (the file to write"),
+        (["train"], "train needs RECIPE (name of"),
+        (["ood"], "ood needs RUN (run folders); see calibrant ood --help"),
+        (
+            ["evaluate", "p.npz", "--num-bin", "3"],
+            "evaluate has no option --num-bin; did you mean --num-bins? See",
+        ),
+        (["evaluate", "p.npz", "--zebra"], "evaluate has no option --zebra; see calibrant evaluate --help"),
+        (
+            ["evaluate", "p.npz", "--num-bins", "x"],
+            "--num-bins must be a whole number, got x; see calibrant",
+        ),
+        (["compare", "digits", "--jobs", "2.5"], "--jobs must be a whole number, got 2.5"),
+        (["list", "losses", "b"], "list does not know what to do with b"),
+        (["comapre"], "there is no command 'comapre'; did you mean compare? See calibrant --help"),
+        (["zzz"], "there is no command 'zzz'; commands are train, compare"),
+        ([], "a command is missing: train, compare, evaluate"),
+    ],
+)
+def test_wrong_usage_in_plain_words(capsys, arguments: list[str], said: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith(f"calibrant: {said}")
+    assert text.count("\n") == 1

@@ -7,11 +7,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from calibrant.cli.usage import explain
 
 if TYPE_CHECKING:
     from calibrant.evaluation import TrainedNetwork
@@ -63,6 +65,12 @@ class Parser(ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=_Help, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """One sentence instead of the usage of all options."""
+        error(explain(message, getattr(ex, "subcommand_parser", None) or self))
+        self.exit(2)
+        raise AssertionError  # it has exited
 
     def option(self, *names: str, **kwargs: Any) -> None:
         """Add an option by its names with dashes."""

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from calibrant.errors import UNFIT
+
 
 def split(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
     """Separate a command's own arguments, given its ``known`` options, from recipe fields."""
@@ -24,7 +26,8 @@ def parse(fields: list[str]) -> dict[str, Any]:
         if not equals and place < len(fields) and not _is_flag(fields[place]):
             text, equals = fields[place], "="
             place += 1
-        found[name] = value(text) if equals else True
+        field = name if name.startswith("methods.") else name.replace("-", "_")  # --batch-size is --batch_size
+        found[field] = value(text) if equals else True
     return found
 
 
@@ -35,7 +38,7 @@ def value(text: str) -> Any:
     yaml = require("yaml", "fields of a recipe")
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *UNFIT):  # PyYAML raises many, such as ValueError for 2001-99-99
         return text
     if isinstance(found, str) and found == text:  # otherwise it was quoted
         try:

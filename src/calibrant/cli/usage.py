@@ -1,0 +1,70 @@
+"""What jsonargparse says of wrong usage, in plain words."""
+
+import argparse
+import difflib
+import re
+from typing import Any
+
+
+def explain(message: str, parser: Any) -> str:
+    """One sentence: what is wrong, and where to look.
+
+    Args:
+        message: What the parser says.
+        parser: The parser that says it, of all commands or of one.
+    """
+    command = parser.prog.replace("[options]", "").split()[-1]
+    commands = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})  # noqa: SLF001
+    missing = re.match(r"the following arguments are required: (.*)", message)
+    if missing:
+        names = missing.group(1).split(", ")
+        command = names[0].partition(".")[0] if "." in names[0] and names[0].partition(".")[0] in commands else command
+        actions = commands[command]._actions if command in commands else parser._actions  # noqa: SLF001
+        own = {action.dest: action for action in actions}
+        needs = [_shown(own[dest]) for dest in (name.removeprefix(f"{command}.") for name in names) if dest in own]
+        text = f"{command} needs {' and '.join(needs) or missing.group(1)}"
+    elif message.startswith("unrecognized arguments: "):
+        text = _unknown(message.removeprefix("unrecognized arguments: "), command, parser)
+    elif match := re.match(r"argument command: invalid choice: '(.*?)' ", message):
+        hint = _close(match.group(1), commands) or f"; commands are {', '.join(commands)}"
+        text = f"there is no command {match.group(1)!r}{hint}"
+    elif message.startswith('expected "command"'):
+        text = f"a command is missing: {', '.join(commands)}"
+    else:
+        text = _value(message)
+    place = "calibrant" if command == "calibrant" else f"calibrant {command}"
+    return f"{text} See {place} --help" if text.endswith("?") else f"{text}; see {place} --help"
+
+
+def _shown(action: argparse.Action) -> str:
+    """What an argument is called, and for what it is."""
+    metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    name = f"{action.option_strings[0]} {metavar}" if action.option_strings else metavar
+    purpose = str(action.help).partition(";")[0].rstrip(".")
+    return f"{name} ({purpose[:1].lower()}{purpose[1:]})"
+
+
+def _unknown(names: str, command: str, parser: Any) -> str:
+    first = names.split(maxsplit=1)[0]
+    if not first.startswith("-"):
+        return f"{command} does not know what to do with {names}"
+    known = [name for action in parser._actions for name in action.option_strings]  # noqa: SLF001
+    return f"{command} has no option {first}{_close(first.partition('=')[0], known)}"
+
+
+def _close(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _value(message: str) -> str:
+    """A value of another type than expected."""
+    match = re.match(r'Parser key "([\w.]+)":\s+(.*)', message, re.DOTALL)
+    if match is None:
+        return " ".join(message.split())
+    flag, rest = f"--{match.group(1).replace('_', '-')}", " ".join(match.group(2).split())
+    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+    plain = re.match(r"Expected an? <class '(\w+)'>\. Got value: (.*)", rest)
+    if plain is None or plain.group(1) not in kinds:
+        return f"{flag}: {rest}"
+    return f"{flag} must be {kinds[plain.group(1)]}, got {plain.group(2)}"
