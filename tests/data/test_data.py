@@ -1,5 +1,6 @@
 """Data sets, on small trees in the layouts that users have."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,33 @@ def test_class_folders(tmp_path: Path) -> None:
     assert (len(found.train), len(found.validation), len(found.test)) == (24, 6, 6)
     trees.class_tree(tmp_path / "mine", {"val": 3})
     assert len(data.create("folders", path=tmp_path / "mine").validation) == 9
+
+
+def test_class_folders_without_a_test_part(tmp_path: Path) -> None:
+    """The layout of ImageNet and of many tutorials: what is called val is what is reported on."""
+    trees.class_tree(tmp_path / "mine", {"train": 10, "val": 3})
+    (tmp_path / "mine" / "train" / ".ipynb_checkpoints").mkdir()
+    said = "mine has no folder test: val is the test part, and 0.2 of the images in train are held out for validation"
+    with pytest.warns(UserWarning, match=said):
+        found = data.create("folders", path="mine", root=tmp_path, validation=0.2)
+    assert [len(part) for part in (found.train, found.validation, found.test)] == [24, 6, 9]
+    assert all("/val/" in path for path in found.test.paths)
+    assert all("/train/" in path for path in [*found.train.paths, *found.validation.paths])
+    assert not set(found.train.paths) & set(found.validation.paths)
+    assert found.num_classes == 3
+    trees.class_tree(tmp_path / "mine", {"test": 1})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(data.create("folders", path="mine", root=tmp_path).validation) == 9
+
+
+def test_class_folders_that_cannot_be_divided(tmp_path: Path) -> None:
+    trees.class_tree(tmp_path / "mine", {"train": 2})
+    with pytest.raises(data.MissingDataError, match="test does not exist; expected a folder of images for each class"):
+        data.create("folders", path="mine", root=tmp_path)
+    trees.class_tree(tmp_path / "mine", {"test": 2}, classes=4)
+    with pytest.raises(data.MissingDataError, match="test has the class 'n1003', of which there are no images to train on"):
+        data.create("folders", path="mine", root=tmp_path)
 
 
 def test_npz(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Images in folders: class folders, Tiny-ImageNet, ImageNet, ImageNet-LT."""
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,8 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 def class_folders(path: str | Path, root: str | Path | None = None, *, validation: float = 0.1, seed: int = 0) -> DataSet:
     """Any tree ``train/CLASS/*.jpg``, ``test/CLASS/*.jpg`` and optionally ``validation/CLASS/*.jpg``.
 
+    Of a tree with ``train`` and ``val`` alone, ``val`` is the test part, with a warning that says so.
+
     Args:
         path: The folder, as given or under ``root``.
         root: Data folder.
@@ -28,8 +31,15 @@ def class_folders(path: str | Path, root: str | Path | None = None, *, validatio
     """
     folder = _find(path, root, "train/CLASS/*.jpg and test/CLASS/*.jpg")
     classes = _class_names(folder / "train")
-    train, test = _tree(folder / "train", classes), _tree(folder / "test", classes)
     name = next((n for n in ("validation", "val") if (folder / n).is_dir()), None)
+    tested, name = ("test", name) if (folder / "test").is_dir() or name is None else (name, None)
+    train, test = (_tree(folder / part, classes) for part in ("train", tested))
+    if tested != "test":
+        warnings.warn(
+            f"{folder} has no folder test: {tested} is the test part, and {validation:g} "
+            f"{'of the images' if validation < 1 else 'images'} in train are held out for validation",
+            stacklevel=2,
+        )
     if name is not None:
         held = _tree(folder / name, classes)
         return DataSet(folder.name, classes, train, held, test, IMAGENET_MEAN, IMAGENET_STD)
@@ -133,7 +143,7 @@ def _need(path: Path, layout: str) -> None:
 
 
 def _class_names(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.is_dir())
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _images(folder: Path) -> list[Path]:
@@ -142,6 +152,9 @@ def _images(folder: Path) -> list[Path]:
 
 def _tree(folder: Path, classes: Sequence[str]) -> Files:
     _need(folder, "a folder of images for each class")
+    unknown = set(_class_names(folder)) - set(classes)
+    if unknown:
+        raise MissingDataError(f"{folder} has the class {min(unknown)!r}, of which there are no images to train on")
     found = [(str(path), k) for k, name in enumerate(classes) if (folder / name).is_dir() for path in _images(folder / name)]
     if not found:
         raise MissingDataError(f"{folder} holds no images: expected CLASS/*.jpg there")
