@@ -193,7 +193,7 @@ def test_what_cannot_be_studied(tmp_path: Path) -> None:
         (("digits",), {"seeds": 0}, "`seeds` must be a number of at least 1"),
         (("digits",), {"seeds": [1, 1]}, "several different seeds"),
         (("digits",), {"losses": ["zebra"]}, "recipe digits: loss.name must be one of ce"),
-        (("digits",), {"epoch": 3}, "recipe digits: epoch is not a field of a recipe; did you mean 'epochs'?"),
+        (("digits",), {"epoch": 3}, "recipe digits: epoch is not a field of a recipe; did you mean `epochs`?"),
         (("digit",), {}, "there is no recipe 'digit'"),
         (("digits",), {"losses": ["ls"], "loss.margin": 3}, "recipe digits: loss.margin is not known"),
         (("digits",), {"losses": ["own_code.Squared"]}, "is code outside calibrant"),
