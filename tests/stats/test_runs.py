@@ -84,3 +84,15 @@ def test_the_level_is_kept(seeds: int, split: str) -> None:
         shared = test**2 if split == "shared" else 0.0
         hits += stats.compare_runs(list(differences), [0.0] * seeds, shared=shared).p_value <= 0.05
     assert 0.03 <= hits / trials <= 0.07
+
+
+def test_probabilities_and_arrays_can_be_compared() -> None:
+    random = np.random.default_rng(4)
+    a, b, target = random.normal(size=(200, 4)), random.normal(size=(200, 4)), random.integers(4, size=200)
+    expected = stats.compare("ece", torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(target))
+    probs = [np.exp(z) / np.exp(z).sum(1, keepdims=True) for z in (a, b)]
+    found = stats.compare("ece", *probs, target, probs=True)
+    assert (found.a, found.b, found.low, found.high) == pytest.approx((expected.a, expected.b, expected.low, expected.high))
+    with pytest.raises(ValueError, match="probs=True"):
+        stats.compare("ece", *probs, target)
+    assert stats.compare_means(a[:, 0], b[:, 0]).difference == pytest.approx(a[:, 0].mean() - b[:, 0].mean())

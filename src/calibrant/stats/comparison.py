@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import tensors
 from calibrant.metrics import calibration
-from calibrant.metrics.table import MEASURES
+from calibrant.metrics.table import BY_FUNCTION, MEASURES
 from calibrant.outcomes import Outcomes
 from calibrant.stats.intervals import around, normal_quantile
 from calibrant.stats.resampling import (
@@ -26,6 +26,7 @@ from calibrant.stats.resampling import (
     resolve,
     track,
 )
+from calibrant.tensors import Array, Task
 
 #: Differences up to this are rounding errors, however small their variance.
 ROUNDING = 1e-6
@@ -65,14 +66,16 @@ class Comparison:
 
 def compare(
     metric: Metric | str,
-    a: Tensor,
-    b: Tensor,
-    target: Tensor,
+    a: Array,
+    b: Array,
+    target: Array,
     *,
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
     ignore_index: int = -100,
+    probs: bool | None = None,
+    task: Task = "multiclass",
     progress: bool = False,
     **options: Any,
 ) -> Comparison:
@@ -90,17 +93,21 @@ def compare(
         level: Confidence level.
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to ignore.
+        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``.
     """
     function, record = resolve(metric, resamples, level)
-    values = [float(function(logits, target, ignore_index=ignore_index, **options)) for logits in (a, b)]
-    both = [tensors.for_measuring(logits, target, ignore_index) for logits in (a, b)]
+    both = [tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task) for logits in (a, b)]
+    evaluate = partial(
+        function, ignore_index=ignore_index, **options, **({"probs": False} if function in BY_FUNCTION else {})
+    )
+    values = [float(evaluate(samples.logits, samples.labels(ignore_index))) for samples in both]
     random = np.random.default_rng(seed)
     if record is not None:
         sources = [resampled(record, samples, options) for samples in both]
         return paired(values, draw_together(sources, random, resamples, progress=progress), level)
-    evaluate = partial(function, ignore_index=ignore_index, **options)
     state = random.bit_generator.state
     draws = []
     for samples in both:
@@ -143,8 +150,9 @@ def compare_outcomes(
     return result
 
 
-def compare_means(a: Tensor, b: Tensor, *, level: float = 0.95) -> Comparison:
+def compare_means(a: Array, b: Array, *, level: float = 0.95) -> Comparison:
     """Difference of the means of two scores of the same samples, such as their NLL, by the paired standard error."""
+    a, b = tensors.as_tensor(a, "a"), tensors.as_tensor(b, "b")
     difference = a.double() - b.double()
     size = len(difference)
     mean, error = float(difference.mean()), float(difference.std()) / math.sqrt(size) if size > 1 else math.inf
