@@ -112,10 +112,10 @@ def test_python_arguments_become_flags(message: str, expected: str) -> None:
         (["evaluate", "p.npz", "--zebra"], "evaluate has no option --zebra; see calibrant evaluate --help"),
         (
             ["evaluate", "p.npz", "--num-bins", "x"],
-            "--num-bins must be a whole number, got x; see calibrant",
+            "--num-bins must be an integer, got x; see calibrant",
         ),
-        (["compare", "digits", "--jobs", "2.5"], "--jobs must be a whole number, got 2.5"),
-        (["list", "losses", "b"], "list does not know what to do with b"),
+        (["compare", "digits", "--jobs", "2.5"], "--jobs must be an integer, got 2.5"),
+        (["list", "losses", "b"], "list does not expect b"),
         (["comapre"], "there is no command 'comapre'; did you mean compare? See calibrant --help"),
         (["zzz"], "there is no command 'zzz'; commands are train, compare"),
         ([], "a command is missing: train, compare, evaluate"),

@@ -114,7 +114,7 @@ def test_class_folders_without_a_test_part(tmp_path: Path) -> None:
     """The layout of ImageNet and of many tutorials: what is called val is what is reported on."""
     trees.class_tree(tmp_path / "mine", {"train": 10, "val": 3})
     (tmp_path / "mine" / "train" / ".ipynb_checkpoints").mkdir()
-    said = "mine has no folder test: val is the test part, and 0.2 of the images in train are held out for validation"
+    said = "mine has no test folder: val is the test part, and 0.2 of the images in train are held out for validation"
     with pytest.warns(UserWarning, match=said):
         found = data.create("folders", path="mine", root=tmp_path, validation=0.2)
     assert [len(part) for part in (found.train, found.validation, found.test)] == [24, 6, 9]
@@ -133,7 +133,7 @@ def test_class_folders_that_cannot_be_divided(tmp_path: Path) -> None:
     with pytest.raises(data.MissingDataError, match="test does not exist; expected a folder of images for each class"):
         data.create("folders", path="mine", root=tmp_path)
     trees.class_tree(tmp_path / "mine", {"test": 2}, classes=4)
-    with pytest.raises(data.MissingDataError, match="test has the class 'n1003', of which there are no images to train on"):
+    with pytest.raises(data.MissingDataError, match="test has the class 'n1003', but there are no images of it to train on"):
         data.create("folders", path="mine", root=tmp_path)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
-#: Letters of a message beyond which its middle is left out; files of strangers hold names of any length.
+#: Maximum length of a message before its middle is cut; foreign files may hold names of any length.
 LONG = 1500
 #: Library arguments, as its messages name them, and the matching flags.
 FLAGS = {
@@ -67,7 +67,7 @@ class Parser(ArgumentParser):
         super().__init__(*args, formatter_class=_Help, allow_abbrev=False, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """One sentence instead of the usage of all options."""
+        """Print one sentence instead of the usage of all options."""
         error(explain(message, getattr(ex, "subcommand_parser", None) or self))
         self.exit(2)
         raise AssertionError  # it has exited

@@ -38,7 +38,7 @@ def value(text: str) -> Any:
     yaml = require("yaml", "fields of a recipe")
     try:
         found = yaml.safe_load(text)
-    except (yaml.YAMLError, *UNFIT):  # PyYAML raises many, such as ValueError for 2001-99-99
+    except (yaml.YAMLError, *UNFIT):  # PyYAML raises all kinds, such as ValueError for 2001-99-99
         return text
     if isinstance(found, str) and found == text:  # otherwise it was quoted
         try:

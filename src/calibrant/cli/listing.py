@@ -42,7 +42,7 @@ def run(config: Any) -> None:
         out.print(_overview(), markup=False)
         return
     lookup(config.what, KINDS, "WHAT")
-    out.print(globals()[f"_{config.what}"](config.data.root), markup=False)  # brackets in a text are no markup
+    out.print(globals()[f"_{config.what}"](config.data.root), markup=False)  # brackets in texts are not markup
 
 
 def _table(*columns: str) -> "Table":

@@ -1,4 +1,4 @@
-"""What jsonargparse says of wrong usage, in plain words."""
+"""jsonargparse's complaints about wrong usage, in plain words."""
 
 import argparse
 import difflib
@@ -10,8 +10,8 @@ def explain(message: str, parser: Any) -> str:
     """One sentence: what is wrong, and where to look.
 
     Args:
-        message: What the parser says.
-        parser: The parser that says it, of all commands or of one.
+        message: The parser's message.
+        parser: The parser that raised it, of all commands or of one.
     """
     command = parser.prog.replace("[options]", "").split()[-1]
     commands = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})  # noqa: SLF001
@@ -37,7 +37,7 @@ def explain(message: str, parser: Any) -> str:
 
 
 def _shown(action: argparse.Action) -> str:
-    """What an argument is called, and for what it is."""
+    """The name of an argument, and its purpose."""
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     name = f"{action.option_strings[0]} {metavar}" if action.option_strings else metavar
     purpose = str(action.help).partition(";")[0].rstrip(".")
@@ -47,7 +47,7 @@ def _shown(action: argparse.Action) -> str:
 def _unknown(names: str, command: str, parser: Any) -> str:
     first = names.split(maxsplit=1)[0]
     if not first.startswith("-"):
-        return f"{command} does not know what to do with {names}"
+        return f"{command} does not expect {names}"
     known = [name for action in parser._actions for name in action.option_strings]  # noqa: SLF001
     return f"{command} has no option {first}{_close(first.partition('=')[0], known)}"
 
@@ -58,12 +58,12 @@ def _close(name: str, known: Any) -> str:
 
 
 def _value(message: str) -> str:
-    """A value of another type than expected."""
+    """A value of the wrong type."""
     match = re.match(r'Parser key "([\w.]+)":\s+(.*)', message, re.DOTALL)
     if match is None:
         return " ".join(message.split())
     flag, rest = f"--{match.group(1).replace('_', '-')}", " ".join(match.group(2).split())
-    kinds = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a word"}
+    kinds = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a word"}
     plain = re.match(r"Expected an? <class '(\w+)'>\. Got value: (.*)", rest)
     if plain is None or plain.group(1) not in kinds:
         return f"{flag}: {rest}"

@@ -21,7 +21,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 def class_folders(path: str | Path, root: str | Path | None = None, *, validation: float = 0.1, seed: int = 0) -> DataSet:
     """Any tree ``train/CLASS/*.jpg``, ``test/CLASS/*.jpg`` and optionally ``validation/CLASS/*.jpg``.
 
-    Of a tree with ``train`` and ``val`` alone, ``val`` is the test part, with a warning that says so.
+    In a tree with only ``train`` and ``val``, ``val`` is the test part, with a warning.
 
     Args:
         path: The folder, as given or under ``root``.
@@ -36,7 +36,7 @@ def class_folders(path: str | Path, root: str | Path | None = None, *, validatio
     train, test = (_tree(folder / part, classes) for part in ("train", tested))
     if tested != "test":
         warnings.warn(
-            f"{folder} has no folder test: {tested} is the test part, and {validation:g} "
+            f"{folder} has no test folder: {tested} is the test part, and {validation:g} "
             f"{'of the images' if validation < 1 else 'images'} in train are held out for validation",
             stacklevel=2,
         )
@@ -154,7 +154,7 @@ def _tree(folder: Path, classes: Sequence[str]) -> Files:
     _need(folder, "a folder of images for each class")
     unknown = set(_class_names(folder)) - set(classes)
     if unknown:
-        raise MissingDataError(f"{folder} has the class {min(unknown)!r}, of which there are no images to train on")
+        raise MissingDataError(f"{folder} has the class {min(unknown)!r}, but there are no images of it to train on")
     found = [(str(path), k) for k, name in enumerate(classes) if (folder / name).is_dir() for path in _images(folder / name)]
     if not found:
         raise MissingDataError(f"{folder} holds no images: expected CLASS/*.jpg there")

@@ -126,7 +126,7 @@ class PanelResult:
         """Standard error of a measure that is a mean of scores."""
         place, count = SCORES.index(record), max(1, self.samples)
         mean, square = self[record.key], float(self._squares[place]) / count
-        if math.isfinite(mean) and not math.isfinite(square):  # scores whose squares no float64 holds
+        if math.isfinite(mean) and not math.isfinite(square):  # the squares of the scores overflow float64
             return math.inf
         variance = square - mean * mean
         return math.sqrt(max(0.0, variance) / max(1, count - 1))

@@ -27,11 +27,11 @@ T = TypeVar("T")
 ZERO = -104.0
 OPTIONS = "calibrator.json"
 STATE = "state.safetensors"
-#: Most classes of a saved calibrator.
+#: Maximum number of classes of a saved calibrator.
 MOST_CLASSES: Final = 10**6
-#: What is learned and has to be positive.
+#: Learned state that must be positive.
 POSITIVE: Final = ("temperature_", "floor_")
-#: Scales of the logits that a calibrator is tried on when it is read; seven, which fits no other number by chance.
+#: Scales of the logits that a calibrator is tried on when loaded; seven, which matches no other size by chance.
 PROBES: Final = (0, 1, -1, 3, -3, 20, -20)
 
 
@@ -222,7 +222,7 @@ class Calibrator(nn.Module, ABC):
             content = json.loads((folder / OPTIONS).read_text())
             checksum = content.pop("checksum", None)
             if checksum not in (None, _checksum(content, folder / STATE)):
-                raise ValueError("it is damaged: no longer what was saved")  # noqa: TRY301
+                raise ValueError("it is damaged: its checksum does not match")  # noqa: TRY301
             state = require("safetensors.torch", "loading a calibrator").load_file(folder / STATE)
             calibrator: Calibrator = CALIBRATORS[content["calibrator"]].load()(**content["options"])
             calibrator.num_classes = whole("num_classes", content["num_classes"], 2)
@@ -241,7 +241,7 @@ class Calibrator(nn.Module, ABC):
 
     @torch.no_grad()
     def _try_out(self) -> None:
-        """Refuse a state that does not give probabilities."""
+        """Refuse a state that does not yield probabilities."""
         for name, tensor in self.state_dict().items():
             if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
                 raise ValueError(f"{name} holds values that are not finite")
@@ -253,7 +253,7 @@ class Calibrator(nn.Module, ABC):
         dense = CALIBRATORS[self.key].dense
         log_probs = self._map(logits[..., None, None].expand(-1, -1, 3, 3) if dense else logits)
         if log_probs.shape[:2] != logits.shape or not bool((log_probs.logsumexp(dim=1).abs() < 1e-3).all()):
-            raise ValueError("what it has learned does not give probabilities")
+            raise ValueError("its learned state does not yield probabilities")
 
     def _prepare_to_load(self, state: dict[str, Tensor]) -> None:
         """Allocate the learned state."""
@@ -294,7 +294,7 @@ class Logarithm(nn.Module):
 
 
 def _checksum(content: dict[str, Any], state: Path) -> str:
-    """Of the options and the learned state."""
+    """Checksum of the options and the learned state."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode() + state.read_bytes()).hexdigest()
 
 

@@ -63,7 +63,7 @@ class Layout:
 
 
 def clean(column: str) -> str:
-    """A name without blanks around it, and without the mark that numpy.savetxt puts before a header."""
+    """A name without surrounding blanks, and without the mark that numpy.savetxt puts before a header."""
     return column.strip().removeprefix("# ")
 
 
@@ -238,6 +238,6 @@ def listed_names(names: Sequence[str], most: int = 8) -> str:
 
 
 def first_repeated(names: Sequence[str]) -> str | None:
-    """The first name that was there before, None if all differ."""
+    """The first name that occurs twice, None if all differ."""
     seen: set[str] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
