@@ -27,6 +27,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_training.py
 	$(BIN)/python benchmarks/bench_texts.py
 	$(BIN)/python benchmarks/bench_start.py
+	$(BIN)/python benchmarks/bench_threads.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Development needs Python 3.11 or newer; choose one with: make PYTHON=python3.12")'

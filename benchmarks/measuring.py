@@ -47,11 +47,12 @@ def medians(steps: dict[str, Step], repeats: int, what: str) -> dict[str, float]
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def arguments(about: str | None, file: str, repeats: int) -> argparse.Namespace:
-    """Options that benchmarks share: where results go, and how often to measure."""
+def arguments(about: str | None, file: str, repeats: int, **numbers: int) -> argparse.Namespace:
+    """Options that benchmarks share: where results go, and how often to measure; and ``numbers`` of their own."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / file, help="where the results go")
-    parser.add_argument("--repeats", type=int, default=repeats)
+    for name, value in {"repeats": repeats, **numbers}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
     torch.set_num_threads(2)
     return parser.parse_args()
 

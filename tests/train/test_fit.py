@@ -5,7 +5,6 @@ import errno
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -491,23 +490,3 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     accuracy = [[row["accuracy"] for row in rows(tmp_path / name)] for name in ("one", "two")]
     assert accuracy[0] == accuracy[1]  # no validation sample is counted twice
     assert not list(tmp_path.glob("two-*"))
-
-
-@pytest.mark.slow
-def test_progress_is_shown_on_a_terminal(tmp_path: Path) -> None:
-    code = (
-        "import sys; from calibrant.cli import main\n"
-        f"sys.exit(main(['train', 'digits-lt', '--loss', 'cals-alm', '--epochs', '3', '--out', {str(tmp_path / 'run')!r}]))"
-    )
-    pty = (
-        f"import pty, os, sys\ncode = {code!r}\nsys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', code])))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", pty], capture_output=True, check=False, env={**os.environ, "TERM": "xterm"}
-    )
-    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", result.stdout).decode()
-    assert result.returncode == 0, text
-    assert "epochs" in text
-    assert "mean multiplier" in text
-    assert re.search(r"loss \d", text)
-    assert "wrote" in text

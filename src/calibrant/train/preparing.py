@@ -74,13 +74,13 @@ def prepare(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any
         InputError: If something is wrong with them.
     """
     own = dict(given or {})
-    with input_errors(), input_errors(f"data {recipe.data.name}", unfit=recipe.data.name in DATA):
+    with input_errors(), input_errors("" if "data" in own else f"data {recipe.data.name}", unfit=recipe.data.name in DATA):
         data = recipe.load_data(own.get("data"), allow_code=allow_code)
         data.train.check_augmentation(recipe.augmentation)
         data.check()
     torch.manual_seed(recipe.seed)
     shipped = recipe.model.name in models.MODELS or recipe.model.name.startswith(models.PREFIXES)
-    with input_errors(), input_errors(f"model {recipe.model.name}", unfit=shipped):
+    with input_errors(), input_errors("" if "model" in own else f"model {recipe.model.name}", unfit=shipped):
         with _within_memory():
             make = recipe.build_model
             network = own["model"] if "model" in own else make(data.num_classes, data.facts, allow_code=allow_code)
