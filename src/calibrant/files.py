@@ -35,6 +35,8 @@ def replacing(path: str | Path, *, force: bool = False) -> Iterator[Path]:
     """
     path = Path(path)
     refuse_existing(path, force=force)
+    if path.exists() and not path.is_file():  # a folder, or a device, which would be replaced by a file
+        raise InputError(f"{path} is not a file that can be replaced; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{HIDDEN}{path.stem}-", suffix=path.suffix)
     os.close(handle)

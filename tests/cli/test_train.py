@@ -132,6 +132,29 @@ def test_what_goes_wrong_is_said_in_a_sentence(capsys, arguments: list[str], mes
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ood", "run", "--ood", "noise", "--limit", "0"], "--limit must be at least 1"),
+        (["ood", "run", "--ood", "noise", "--figure", "x.xyz"], "--figure must end in .png, .pdf or .svg"),
+        (["ood", "run", "--ood", "/dev/zero"], "no folder or .npz of that name exists"),
+        (["shift", "run", "--severities", "9"], "--severities must be from 1 to 5, got 9"),
+        (["shift", "run", "--figure", "x.xyz"], "--figure must end in .png, .pdf or .svg"),
+        (["train", "digits", "--threads", "0"], "--threads must be at least 1"),
+        (["train", "digits", "--data", "npz"], "it needs --data.path"),
+        (["train", "digits", "--data", "npz", "--data.path", "run/recipe.yaml"], "run/recipe.yaml is not an .npz"),
+        (["report", "run", "--output", "pipe"], "pipe is not a file that can be replaced"),
+    ],
+)
+def test_arguments_that_cannot_work(here: Path, capsys, arguments: list[str], message: str) -> None:
+    assert main(["train", "digits", "--data.limit", "30", "--epochs", "1", "--quiet", "--out", "run"]) == 0
+    os.mkfifo(here / "pipe")
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert message in text
+    assert "Traceback" not in text
+
+
 def test_compare_trains_only_what_is_missing(here: Path, capsys) -> None:
     command = [
         "compare",

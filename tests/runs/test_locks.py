@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.cli import main
+from calibrant.data.places import locate
 from calibrant.errors import InputError
 from calibrant.files import file_name, locked, write_text
 from calibrant.recipes import Recipe
@@ -195,7 +196,19 @@ def test_a_study_of_a_stranger_stays_in_its_folder(tmp_path: Path) -> None:
         Study.load(tmp_path / "study")
 
 
-# Files that others may read
+# Files that others may read, and what is no file
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(InputError, match=f"{name} is not a file that can be replaced"):
+            write_text(tmp_path / name, "")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert locate("pipe", tmp_path) is None  # reading it would wait for ever
+    assert locate("folder", tmp_path) == tmp_path / "folder"
+    assert locate("x" * 5000, tmp_path) is None
 
 
 def test_files_follow_the_umask(tmp_path: Path, small: Recipe) -> None:

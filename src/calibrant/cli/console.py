@@ -141,6 +141,13 @@ def check_measuring(config: Any, *files: str | None) -> None:
     for name, (low, high) in limits.items():
         if not low <= config[name] <= high:
             raise InputError(f"`{name}` must be at least {low} and at most {high}, got {config[name]}")
+    check_outputs(config, *files)
+
+
+def check_outputs(config: Any, *files: str | None) -> None:
+    """Refuse names of output files that would fail only after all the work."""
+    from calibrant.errors import InputError
+
     if config.figure is not None and Path(config.figure).suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"`figure` must end in .png, .pdf or .svg, got {config.figure}")
     for path in (path for path in (*files, config.figure) if path is not None):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, networks, out, percent, progress, protect_runs, wrote
+from calibrant.cli.console import Parser, check_outputs, networks, out, percent, progress, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +50,7 @@ def run(config: Any) -> None:
 
     if not config.ood:
         raise InputError("no OOD data given: pass --ood noise, --ood mnist, --ood FOLDER ...")
-    protect_runs(config.figure)
+    check_outputs(config)
     runs = [Run.load(folder) for folder in dict.fromkeys(config.runs)]
     load = networks(config.data.root, allow_code=config.allow_code)
     options = {"root": config.data.root, "limit": config.limit, "download": config.data.download, "force": config.force}

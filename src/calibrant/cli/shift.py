@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.console import Parser, networks, out, percent, progress, protect_runs, wrote
+from calibrant.cli.console import Parser, check_outputs, networks, out, percent, progress, wrote
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,7 +41,7 @@ def run(config: Any) -> None:
     from calibrant.files import replacing
     from calibrant.runs import RunFolder
 
-    protect_runs(config.figure)
+    check_outputs(config)
     folders = [RunFolder(folder) for folder in dict.fromkeys(config.runs)]
     for folder in folders:
         folder.require_finished()

@@ -86,6 +86,8 @@ def npz(
         raise MissingDataError(
             f"{path} does not exist, neither as given nor under {data_root(root)}: expected an .npz with train_x, ..."
         )
+    if not zipfile.is_zipfile(found):
+        raise ValueError(f"{found} is not an .npz")
     try:
         with np.load(found, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

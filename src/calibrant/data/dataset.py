@@ -11,7 +11,7 @@ from torch import Tensor
 from calibrant.data.part import Part
 from calibrant.data.splits import long_tail_indices
 from calibrant.data.table import LongTailKind
-from calibrant.errors import input_errors
+from calibrant.errors import InputError, input_errors
 
 #: The parts of a data set.
 PARTS = ("train", "validation", "test")
@@ -83,6 +83,8 @@ class DataSet:
             InputError: If one is wrong.
         """
         for name in PARTS:
+            if not len(self.part(name)):
+                raise InputError(f"the {name} part holds no samples")
             with input_errors(f"the {name} part"):
                 _ = self.train_counts if name == "train" else self.part(name).counts(self.num_classes)
 

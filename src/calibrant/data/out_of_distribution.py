@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from calibrant.checks import whole
 from calibrant.data.arrays import SOURCES, channels_first, torchvision_set
 from calibrant.data.corruptions import corrupt, in_unit_range
 from calibrant.data.dataset import DataSet
@@ -49,6 +50,8 @@ def unknown(
         download: Let torchvision download missing data.
     """
     random = torch.Generator().manual_seed(seed)
+    if limit is not None:
+        whole("`limit`", limit, 1)
     like.test.refuse("ood")
     if isinstance(like.test, Texts):
         return _texts(name, like, like.test, root, limit, random)

@@ -386,7 +386,8 @@ class Recipe:
         """
         spec = self.data
         seed = self.seed if spec.seed is None else spec.seed
-        held = int(spec.validation) if spec.validation is not None and spec.validation >= 1 else spec.validation
+        number = spec.validation is not None and (spec.validation >= 1 or spec.validation == 0)
+        held = int(spec.validation) if number and spec.validation is not None else spec.validation
         if given is not None:
             return self._cut(datasets.dataset_from(given, validation=held, seed=seed), seed)
         known = datasets.DATA.get(spec.name)

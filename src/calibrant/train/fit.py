@@ -21,6 +21,7 @@ from torch import nn
 
 from calibrant import __version__
 from calibrant.audit import audit
+from calibrant.checks import whole
 from calibrant.data import DataSet, Masks
 from calibrant.errors import UNFIT, InputError, Terminated, input_errors
 from calibrant.losses import Loss
@@ -68,6 +69,8 @@ def fit(
     Raises:
         InputError: If something is wrong with the recipe, or the folder holds something else.
     """
+    with input_errors():
+        whole("`threads`", 1 if threads is None else threads, 1)
     named, given = take_given(fields)
     cleared = {name: replace(getattr(Recipe(), name)) for name in given}  # drop the options of what the recipe names
     recipe = Recipe.load(replace(Recipe.load(recipe), **cleared), **named) if given else Recipe.load(recipe, **named)

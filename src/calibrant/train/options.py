@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from lightning.pytorch import Trainer, loggers
 
-from calibrant.errors import InputError, did_you_mean
+from calibrant.checks import in_range, whole
+from calibrant.errors import InputError, did_you_mean, input_errors
 from calibrant.recipes import import_name
 
 #: Options that calibrant sets itself, and how.
@@ -44,6 +45,12 @@ def check_trainer(options: Mapping[str, Any], *, allow_code: bool = False) -> No
             _refuse_classes(f"trainer.{name}", value)
     for one in _listed(options.get("logger")):
         _logger_class(one, allow_code=allow_code)
+    with input_errors():  # which Lightning lets pass
+        whole("trainer.accumulate_grad_batches", options.get("accumulate_grad_batches") or 1, 1)
+        in_range("trainer.gradient_clip_val", options.get("gradient_clip_val") or 1, 0)
+    for name in ("accumulate_grad_batches", "limit_train_batches"):
+        if options.get(name) in (0, 0.0) and options.get(name) is not None:
+            raise InputError(f"trainer.{name} must be more than 0, or nothing is trained")
 
 
 def _refuse_classes(path: str, value: Any) -> None:
