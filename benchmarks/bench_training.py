@@ -22,7 +22,8 @@ from calibrant.models import SmallCNN
 from calibrant.recipes import LossChoice, Optimizer, Recipe
 from calibrant.runs import RunFolder
 from calibrant.train.engine import Keeper, Module
-from calibrant.train.fit import build, make_trainer
+from calibrant.train.fit import make_trainer
+from calibrant.train.preparing import prepare
 from measuring import arguments, environment, turns
 
 SAMPLES, HELD, BATCH, EPOCHS = 8000, 1000, 128, 3
@@ -60,7 +61,8 @@ def engine(whole: DataSet, loss: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(folder)
         run.write_recipe(recipe)
-        module = Module(recipe, *build(recipe, whole), whole)
+        prepared = prepare(recipe, given={"data": whole})
+        module = Module(recipe, prepared.network, prepared.loss, prepared.data)
         trainer = make_trainer(recipe, [Keeper(run, "last")], Path(folder))
         start = time.perf_counter()
         trainer.fit(module)

@@ -22,7 +22,7 @@ from calibrant.errors import InputError
 from calibrant.recipes import Data, LossChoice, Model, Optimizer, Recipe
 from calibrant.train import Run, fit
 from calibrant.train.batches import Batches
-from calibrant.train.fit import build
+from calibrant.train.preparing import prepare
 
 
 def reference_inputs(part: Masks, side: int) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ def test_every_loss_trains_on_pixels(root: Path, tmp_path: Path, monkeypatch: py
     assert logits.shape == (5, 4, 48, 56)  # this network does not need sides that are multiples of 32
     check_measures(run.result.test, logits, torch.where(target == -100, 255, target))
     state = torch.load(run.folder.checkpoint("last"), weights_only=True)["state_dict"]
-    first = build(mine, mine.load_data(), allow_code=True)[0].state_dict()
+    first = prepare(mine, allow_code=True).network.state_dict()
     assert any(not torch.equal(first[name], state[f"network.{name}"]) for name in first)
     assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
 
