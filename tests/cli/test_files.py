@@ -490,7 +490,7 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
     ("arguments", "message"),
     [
         (["evaluate"], "files"),
-        (["evaluate", "p.npz", "--num-bins", "x"], "Expected a <class 'int'>. Got value: x"),
+        (["evaluate", "p.npz", "--num-bins", "x"], "--num-bins must be an integer, got x"),
         (["evaluate", "p.npz", "--num-bins", "0"], "--num-bins must be at least 1"),
         (["evaluate", "p.npz", "--nonsense"], "evaluate has no option --nonsense"),
         (["evaluate", "p.npz", "--logits", "--probs"], "not both"),
