@@ -1,4 +1,6 @@
 import os
+import sys
+from collections.abc import Iterator
 
 # Some machines announce AMX but cannot run it, and bfloat16 products die there; it has to be said before torch is loaded.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -13,6 +15,15 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_figures_left() -> Iterator[None]:
+    """Figures that a test leaves open do not reach the next one."""
+    yield
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close("all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
