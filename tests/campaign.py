@@ -316,15 +316,12 @@ class Outcome:
 def call(arguments: list[str], seconds: int = 120) -> Outcome:
     """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
-    from calibrant.cli import console
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it takes more than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
-    files = console.out.file, console.err.file
-    console.out.file, console.err.file = out, err
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
             warnings.simplefilter("always")
@@ -336,7 +333,6 @@ def call(arguments: list[str], seconds: int = 120) -> Outcome:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-        console.out.file, console.err.file = files
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
