@@ -50,6 +50,7 @@ def test_not_a_number_is_one() -> None:
     ("fields", "expected"),
     [
         (["--loss", "mbls", "--loss.margin", "6"], {"loss": "mbls", "loss.margin": 6}),
+        (["--cals-alm.rho-init", "10", "--fl.gamma=5"], {"cals-alm.rho_init": 10, "fl.gamma": 5}),
         (["--loss=mbls", "--optimizer.lr=1e-3"], {"loss": "mbls", "optimizer.lr": 1e-3}),
         (["--schedule.milestones", "[10, 20]", "--seed", "3"], {"schedule.milestones": [10, 20], "seed": 3}),
         (["--drop_last", "--epochs", "3"], {"drop_last": True, "epochs": 3}),

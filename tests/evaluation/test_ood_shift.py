@@ -293,7 +293,7 @@ def test_a_study_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     table = (tmp_path / "study/table.md").read_text()
     for title in ("AUROC, noise, %", "accuracy under shift, %", "ECE under shift, %, post T"):
         assert title in table
-    assert "adafocal (validation=noisy)" in table
+    assert "adafocal, validation=noisy" in table
     rows = json.loads((tmp_path / "study/study.json").read_text())["summaries"]
     for row, folder in zip(rows, ("adafocal,validation=clean-seed0", "adafocal,validation=noisy-seed0"), strict=True):
         own = RunFolder(tmp_path / "study" / folder)

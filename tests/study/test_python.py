@@ -214,8 +214,8 @@ def test_several_recipes_and_all_losses(tmp_path: Path) -> None:
     mine = Recipe.load("digits", name="mine")
     study = Study("digits-lt", mine, losses=["ce", "mbls", "ce"], seeds=[4], varied={"loss.margin": [5, 10.0]}, out=tmp_path)
     assert [job.method for job in study.jobs] == [
-        *("digits-lt: ce", "digits-lt: mbls (margin=5)", "digits-lt: mbls (margin=10)"),
-        *("mine: ce", "mine: mbls (margin=5)", "mine: mbls (margin=10)"),
+        *("digits-lt: ce", "digits-lt: mbls, margin=5", "digits-lt: mbls, margin=10"),
+        *("mine: ce", "mine: mbls, margin=5", "mine: mbls, margin=10"),
     ]
     assert [job.folder.name for job in study.jobs[:2]] == ["digits-lt-ce-seed4", "digits-lt-mbls,margin=5-seed4"]
     assert {job.seed for job in study.jobs} == {4}

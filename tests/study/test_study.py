@@ -52,7 +52,7 @@ def row(method: str, ece: list[float], accuracy: list[float], **more) -> Summary
 ROWS = [
     row("ce", [0.08, 0.10], [0.90, 0.92]),
     row("mbls", [0.03, 0.03], [0.91, 0.93], p_values={"ece": 0.0004}),
-    row("cals-alm (margin=5)", [0.02, 0.03], [0.89, 0.93], p_values={"ece": 0.2}),
+    row("cals-alm, margin=5", [0.02, 0.03], [0.89, 0.93], p_values={"ece": 0.2}),
 ]
 
 
@@ -105,23 +105,62 @@ def test_options_multiply() -> None:
     assert len(jobs) == 2 * (2 + 4)  # ce has no margin
     assert [job.seed for job in jobs] == [0] * 6 + [7] * 6  # cut short, it still compares
     names = [job.method for job in jobs if job.seed == 7]
-    assert names[0] == "ce (optimizer.lr=0.1)"
-    assert names[2] == "mbls (margin=5, optimizer.lr=0.1)"
-    one = next(job for job in jobs if job.method == "mbls (margin=10, optimizer.lr=0.2)")
+    assert names[0] == "ce, optimizer.lr=0.1"
+    assert names[2] == "mbls, margin=5, optimizer.lr=0.1"
+    one = next(job for job in jobs if job.method == "mbls, margin=10, optimizer.lr=0.2")
     assert one.recipe.loss.options == {"margin": 10}
     assert one.recipe.optimizer.lr == 0.2
     assert len({job.folder for job in jobs}) == len(jobs)
+
+
+def test_options_are_set_by_method() -> None:
+    """Focal loss, FLSD and CALS-ALM each have a gamma, of different meaning; the margin is the same to all that have one."""
+    recipe = Recipe.load("digits-lt")
+
+    def planned(losses: list[str], varied: dict[str, list[Any]], **fields: Any) -> list[Any]:
+        jobs = Study(recipe, losses=losses, seeds=1, varied=varied, **fields).jobs
+        return [(job.method, job.folder.name, job.recipe.loss.options) for job in jobs]
+
+    assert planned(["ce", "fl", "cals-alm"], {"fl.gamma": [3, 5], "cals-alm.gamma": [1.5]}) == [
+        ("ce", "ce-seed0", {}),
+        ("fl, gamma=3", "fl,gamma=3-seed0", {"gamma": 3}),
+        ("fl, gamma=5", "fl,gamma=5-seed0", {"gamma": 5}),
+        ("cals-alm, gamma=1.5", "cals-alm,gamma=1.5-seed0", {"gamma": 1.5}),
+    ]
+    assert planned(["ce", "fl"], {"methods.fl.gamma": [3]}) == planned(["ce", "fl"], {"loss.gamma": [3]})
+    assert [name for name, *_ in planned(["mbls", "ls", "cals-alm"], {"loss.margin": [5]})] == [
+        *("mbls, margin=5", "ls", "cals-alm, margin=5"),
+    ]
+    for losses, field, message in (
+        (["fl", "ce", "flsd", "cals-alm"], "loss.gamma", "name the loss: fl.gamma, flsd.gamma or cals-alm.gamma"),
+        (["ecp", "mbls"], "loss.options.weight", "loss.weight means something else in each of ecp, mbls"),
+        (["ce", "ls"], "loss.margin", "none of the losses ce, ls has an option 'margin'"),
+        (["ce", "mbls"], "fl.gamma", "fl.gamma: fl is not one of the losses of the study, ce, mbls"),
+        (["ce", "fl"], "fl.gama", "fl.gama: fl has no option 'gama'; did you mean 'gamma'?"),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            planned(losses, {field: [1, 2]})
+    with pytest.raises(InputError, match=re.escape("name the loss: fl.gamma or flsd.gamma")):
+        planned(["fl", "flsd"], {}, **{"loss.gamma": 2})
+    assert planned(["ce", "mbls"], {}, **{"loss.margin": 4}) == [
+        ("ce", "ce-seed0", {}),
+        ("mbls", "mbls-seed0", {"margin": 4}),
+    ]
+    own = Study(recipe, losses=["ce", "fl", "flsd"], seeds=1, **{"fl.gamma": 5}).jobs
+    assert [getattr(job.recipe.build_loss(10), "gamma", None) for job in own] == [None, 5, 3]
+    assert not own[0].recipe.difference(recipe)  # gamma of another loss changes nothing
+    assert own[1].recipe.difference(Recipe.load(recipe, loss="fl")) == "methods.fl.gamma was 5, now None"
 
 
 def test_ablations_of_the_papers(here: Path) -> None:
     common = ["--seeds", "1", "--epochs", "1"]
     assert compare("--losses", "cals-alm", "--set", "loss.penalty=phr,p2,p3", *common) == 0
     assert compare("--losses", "adafocal", "--set", "loss.num_bins=5,10", "loss.gamma_max=20,inf", *common, out="b") == 0
-    assert Study.load(here / "study").summarise().methods == [f"cals-alm (penalty={p})" for p in ("phr", "p2", "p3")]
+    assert Study.load(here / "study").summarise().methods == [f"cals-alm, penalty={p}" for p in ("phr", "p2", "p3")]
     jobs = json.loads((here / "b/study.json").read_text())["jobs"]
     assert [job["state"] for job in jobs] == ["done"] * 4
     assert [job["method"] for job in jobs] == [
-        f"adafocal (num_bins={bins}, gamma_max={top})" for bins in (5, 10) for top in ("20", "inf")
+        f"adafocal, num_bins={bins}, gamma_max={top}" for bins in (5, 10) for top in ("20", "inf")
     ]
 
 

@@ -21,7 +21,7 @@ are overridden as in calibrant train.
 
 example:
   calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 3 --out runs/example
-  calibrant compare digits-lt --losses cals-alm --set loss.margin=5,10 --seeds 1 --epochs 2 --out runs/grid
+  calibrant compare digits-lt --losses ce fl mbls --set fl.gamma=3,5 mbls.margin=5,10 --seeds 1 --epochs 1 --out runs/grid
   calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 2 --ood noise --out runs/beyond
 """
 LOSSES = ["ce", "cals-alm"]
@@ -34,7 +34,12 @@ def parser() -> Parser:
     options.option("--losses", nargs="+", metavar="KEY", default=LOSSES, help="Losses (see calibrant list losses), or all.")
     options.option("--seeds", nargs="+", type=int, default=[3], help="How many seeds, or several seeds.")
     options.option(
-        "--set", nargs="+", metavar="FIELD=VALUES", default=[], help="Fields to sweep, such as loss.margin=5,10,15."
+        "--set",
+        nargs="+",
+        metavar="FIELD=VALUES",
+        default=[],
+        help="Fields to sweep: options of one loss, such as fl.gamma=3,5, options that mean the same in several, such as "
+        "loss.margin=5,10, or any other field, such as optimizer.lr=0.1,0.01.",
     )
     options.option(
         "--metrics", nargs="+", metavar="NAME", default=[], help="Table columns (see calibrant list metrics), or all."

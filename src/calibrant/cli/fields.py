@@ -26,9 +26,18 @@ def parse(fields: list[str]) -> dict[str, Any]:
         if not equals and place < len(fields) and not _is_flag(fields[place]):
             text, equals = fields[place], "="
             place += 1
-        field = name if name.startswith("methods.") else name.replace("-", "_")  # --batch-size is --batch_size
-        found[field] = value(text) if equals else True
+        found[_path(name)] = value(text) if equals else True
     return found
+
+
+def _path(name: str) -> str:
+    """The path of a field: --batch-size is --batch_size, but names of methods keep their dashes."""
+    from calibrant.losses import METHODS
+
+    if name.startswith("methods."):
+        return name
+    group, dot, rest = name.partition(".")
+    return f"{group if group in METHODS else group.replace('-', '_')}{dot}{rest.replace('-', '_')}"
 
 
 def value(text: str) -> Any:

@@ -20,6 +20,7 @@ example:
 
 recipe fields:
   --loss KEY, --loss.OPTION VALUE             the loss and its hyper-parameters, such as --loss.margin 6
+  --KEY.OPTION VALUE                          hyper-parameters of one method, in calibrant compare: --fl.gamma 5
   --model NAME, --model.OPTION VALUE          the network and its options, such as --model.width 32
   --data NAME, --data.root, --data.path, --data.validation, --data.long_tail.ratio, --data.limit, ...
   --optimizer NAME, --optimizer.lr, --optimizer.momentum, --optimizer.weight_decay, ...

@@ -84,9 +84,15 @@ METHODS: Final = table(
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
 )
 
+#: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
+SHARED: Final = frozenset(
+    {"margin", "multiplier_init", "num_bins", "binning", "class_reduction", "reduction", "ignore_index"}
+)
+
 __getattr__ = lazy(__name__, METHODS.values(), {"Loss": "calibrant.losses.base", "AdaptiveLoss": "calibrant.losses.base"})
 __all__ = [
     "METHODS",
+    "SHARED",
     "AdaptiveLoss",
     "Loss",
     "Method",

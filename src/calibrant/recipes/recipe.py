@@ -254,7 +254,8 @@ class Recipe:
         Args:
             source: Name of a built-in recipe, a .yaml, a mapping of fields, or a recipe.
             **overrides: Fields: ``epochs=3``, ``loss="mbls"``, ``optimizer={"lr": 1e-3}``, or with dots,
-                ``**{"loss.margin": 6}``; an empty mapping clears a group, as in ``data={"options": {}}``.
+                ``**{"loss.margin": 6}``, or ``**{"fl.gamma": 5}`` for one method; an empty mapping clears a group, as in
+                ``data={"options": {}}``.
 
         Raises:
             InputError: If there is no such recipe, or a field is unknown or has the wrong type.
@@ -290,10 +291,16 @@ class Recipe:
         return text
 
     def difference(self, other: "Recipe") -> str:
-        """The first field that differs in another recipe, ignoring circumstances such as the number of workers; or ""."""
+        """The first field that differs in another recipe, or "".
+
+        Circumstances, such as the number of workers, and hyper-parameters of other losses than the run's are ignored.
+        """
         mine, theirs = (_flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
         for path in dict.fromkeys([*mine, *theirs]):
-            if any(tuple(path.split("."))[: len(part)] == part for part in CIRCUMSTANCES):
+            group, *rest = path.split(".")
+            if any((group, *rest)[: len(part)] == part for part in CIRCUMSTANCES):
+                continue
+            if group == "methods" and rest and rest[0] not in (self.loss.name, other.loss.name):
                 continue
             a, b = mine.get(path), theirs.get(path)
             if a != b and not (a in ({}, [], None) and b in ({}, [], None)):
@@ -521,8 +528,10 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _full(path: str, value: Any) -> str:
-    """Short forms: ``loss`` is ``loss.name``, and ``loss.margin`` is ``loss.options.margin``."""
+    """Short forms: ``loss`` is ``loss.name``, ``loss.margin`` ``loss.options.margin``, ``fl.gamma`` ``methods.fl.gamma``."""
     group, _, rest = path.partition(".")
+    if group in losses.METHODS and rest:
+        return f"methods.{path}"
     if group not in GROUPS:
         return path
     if not rest:

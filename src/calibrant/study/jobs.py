@@ -3,14 +3,14 @@
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, did_you_mean
 from calibrant.files import file_name
-from calibrant.losses import METHODS
-from calibrant.recipes import Recipe
+from calibrant.losses import METHODS, SHARED
+from calibrant.recipes import LossChoice, Recipe
 from calibrant.runs import RunFolder, StudyFolder
 
 #: Short names of fields in the names of methods.
@@ -26,12 +26,16 @@ class Job:
         seed: Its seed.
         recipe: Its recipe.
         folder: Its folder.
+        base: Name of the method without the varied options.
+        options: The varied options and their values, as texts.
     """
 
     method: str
     seed: int
     recipe: Recipe
     folder: RunFolder
+    base: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -43,33 +47,96 @@ def plan(
 ) -> list[Job]:
     """Every recipe and loss with every combination of options and every seed.
 
-    Jobs are ordered by seed, so that a study that is cut short can still compare methods. A loss option such as
-    ``loss.margin`` varies only the losses that have it.
+    Jobs are ordered by seed, so that a study that is cut short can still compare methods. ``fl.gamma`` varies the runs of
+    one loss, ``loss.margin`` those of every loss that has a margin; a loss without the option is run once.
 
     Args:
         recipes: Recipes; if there are several, method names start with the recipe's.
         losses: Keys of losses.
         seeds: Seeds.
         folder: Folder of the study.
-        varied: Fields and their values, such as ``{"loss.margin": [5, 10]}``.
+        varied: Fields and their values, such as ``{"fl.gamma": [3, 5]}``.
+
+    Raises:
+        InputError: If an option belongs to none of the losses, or to several in which it means different things.
     """
     study, found = StudyFolder(folder), dict[RunFolder, Job]()
+    options = [_Varied.of(field, values, losses) for field, values in (varied or {}).items()]
+    shared = {name: _takers(name, losses) for recipe in recipes for name in recipe.loss.options}
     for seed, recipe, loss in itertools.product(seeds, recipes, losses):
-        own = {field: values for field, values in (varied or {}).items() if _concerns(field, loss)}
-        for values in itertools.product(*own.values()):
-            chosen = dict(zip(own, values, strict=True))
-            words = [f"{SHORT.get(f, f.removeprefix('loss.'))}={_text(v)}" for f, v in chosen.items()]
+        given = {name: value for name, value in recipe.loss.options.items() if loss in shared[name]}
+        base = replace(recipe, loss=LossChoice(loss, given), seed=seed)
+        own = [option for option in options if option.concerns(loss)]
+        for values in itertools.product(*(option.values for option in own)):
+            chosen = {option.field: value for option, value in zip(own, values, strict=True)}
+            words = [f"{option.short}={_text(value)}" for option, value in zip(own, values, strict=True)]
             several = [recipe.name] if len(recipes) > 1 else []
-            name = ": ".join([*several, loss]) + (f" ({', '.join(words)})" if words else "")
+            name = ": ".join([*several, ", ".join([loss, *words])])
             place = study.run(file_name("-".join([*several, ",".join([loss, *words]), f"seed{seed}"])))
-            own_recipe = Recipe.load(recipe, **{"loss.name": loss, **chosen, "seed": seed})
-            found[place] = Job(name, seed, own_recipe, place)
+            named = {option.named(loss): _text(value) for option, value in zip(own, values, strict=True)}
+            found[place] = Job(name, seed, Recipe.load(base, **chosen), place, ": ".join([*several, loss]), named)
     return list(found.values())
 
 
-def _concerns(field: str, loss: str) -> bool:
-    option = field.removeprefix("loss.")
-    return not field.startswith("loss.") or loss not in METHODS or option in inspect.signature(METHODS[loss].loss).parameters
+class _Varied(NamedTuple):
+    """A field with several values.
+
+    Attributes:
+        field: Its path in a recipe.
+        short: Its name in those of methods.
+        values: The values.
+        losses: The losses that it belongs to; None if it is not an option of a loss.
+    """
+
+    field: str
+    short: str
+    values: Sequence[Any]
+    losses: Sequence[str] | None
+
+    @staticmethod
+    def of(field: str, values: Sequence[Any], losses: Sequence[str]) -> "_Varied":
+        """From ``fl.gamma``, ``loss.margin`` or any other field of a recipe."""
+        group, _, option = field.removeprefix("methods.").replace("loss.options.", "loss.").partition(".")
+        group = group.replace("_", "-") if group.replace("_", "-") in METHODS else group
+        if group in METHODS:
+            if group not in losses:
+                raise InputError(f"{field}: {group} is not one of the losses of the study, {', '.join(losses)}")
+            if not _takes(group, option):
+                raise InputError(f"{field}: {group} has no option {option!r}{did_you_mean(option, _options(group))}")
+            return _Varied(f"loss.{option}", option, values, [group])
+        if group == "loss" and option and option != "name":
+            return _Varied(field, option, values, _takers(option, losses))
+        return _Varied(field, SHORT.get(field, field), values, None)
+
+    def named(self, loss: str) -> str:
+        """Its name on an axis, which says whose it is if it means something else in other losses."""
+        return self.short if self.losses is None or self.short in SHARED else f"{loss}.{self.short}"
+
+    def concerns(self, loss: str) -> bool:
+        """Whether it varies the runs of a loss."""
+        return self.losses is None or loss in self.losses
+
+
+def _takers(option: str, losses: Sequence[str]) -> list[str]:
+    """The losses that have an option; one that means different things in several of them is refused."""
+    having = [loss for loss in losses if _takes(loss, option)]
+    ours = [loss for loss in having if loss in METHODS]
+    if not having and len(losses) > 1:
+        raise InputError(f"none of the losses {', '.join(losses)} has an option {option!r}")
+    if len(ours) > 1 and option not in SHARED:
+        *others, last = (f"{loss}.{option}" for loss in ours)
+        raise InputError(
+            f"loss.{option} means something else in each of {', '.join(ours)}; name the loss: {', '.join(others)} or {last}"
+        )
+    return having or list(losses)  # if there is only one loss, the check of its recipe says what it has
+
+
+def _takes(loss: str, option: str) -> bool:
+    return loss not in METHODS or option in _options(loss)
+
+
+def _options(loss: str) -> list[str]:
+    return [name for name in inspect.signature(METHODS[loss].loss).parameters if name != "num_classes"]
 
 
 def _text(value: Any) -> str:
