@@ -13,7 +13,11 @@ from processes import run_as_ranks
 
 ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive]
 OPTIONS: dict[str, list[dict]] = {
-    "cals-alm": [{"margin": 3.0, "rho_period": 2}, {"margin": 3.0, "penalty": "p2", "rho_period": 1}],
+    "cals-alm": [
+        {"margin": 3.0, "rho_period": 2},
+        {"margin": 3.0, "penalty": "p2", "rho_period": 1},
+        {"margin": 3.0, "rho_period": 2, "per_class": False},
+    ],
     "cals-hr": [{"margin": 3.0}],
     "calfocal": [{}, {"per": "sample"}],
     "adafocal": [{}, {"inverse": True}, {"momentum": 0.3}, {"num_bins": 4}],

@@ -106,6 +106,26 @@ def test_alm_statistics(penalty: str) -> None:
         assert float(loss.constraint[k]) == pytest.approx(sum(constraints) / 25, rel=1e-6)
 
 
+def test_one_multiplier_for_all_classes() -> None:
+    """Algorithm 2 with two numbers instead of two vectors, over epochs of growing logits."""
+    loss = losses.CALSALM(4, margin=5.0, rho_period=2, gamma=1.5, per_class=False).double()
+    multiplier, rho, before = 1e-6, 1.0, 0.0
+    grown = 0
+    for epoch in range(1, 9):
+        logits = (3 + epoch) * torch.randn(25, 4, dtype=torch.float64)
+        loss.observe(logits, torch.zeros(25, dtype=torch.int64))
+        loss.adapt()
+        z = [(max(row) - value) / 5 - 1 for row in logits.tolist() for value in row]
+        multiplier, constraint = sum(max(0.0, multiplier + rho * x) for x in z) / 100, sum(z) / 100
+        if epoch % 2 == 0 and constraint > 0.9 * max(0.0, before):
+            rho, grown = min(10.0, 1.5 * rho), grown + 1
+        before = constraint
+        torch.testing.assert_close(loss.multipliers, torch.full((4,), multiplier).double(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(loss.rho, torch.full((4,), rho).double(), rtol=1e-6, atol=0)
+    assert grown
+    assert multiplier > 0.1
+
+
 def test_large_k_margin_losses_against_autograd() -> None:
     """The written-out gradient against autograd on the formula, K = 1000, with ties."""
     logits = (6 * torch.randn(40, 1000)).round().double().requires_grad_()

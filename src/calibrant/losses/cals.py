@@ -162,11 +162,13 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_period: Epochs between updates of rho; 0 keeps it fixed.
         rho_max: Largest rho, None for no limit (the paper gives none).
         multiplier_period: Epochs between updates of the multipliers.
+        per_class: Learn a multiplier and a rho for each class; if False, one for all, from the means over classes of the same
+            statistics: the ablation that shows what adapting to classes adds.
         ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
     Attributes:
-        multipliers: Multipliers, ``(K,)``.
+        multipliers: Multipliers, ``(K,)``; all equal without ``per_class``.
         rho: Penalty parameters, ``(K,)``.
         constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``; positive where the margin is
             violated on average.
@@ -203,6 +205,7 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_period: int = 10,
         rho_max: float | None = 10.0,
         multiplier_period: int = 1,
+        per_class: bool = True,
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
@@ -216,6 +219,7 @@ class CALSALM(_ClassAdaptiveLoss):
         self.tau = in_range("tau", tau, 0)
         self.rho_period = whole("rho_period", rho_period, 0)
         self.multiplier_period = whole("multiplier_period", multiplier_period, 1)
+        self.per_class = bool(per_class)
         self.register_buffer("rho", torch.full((num_classes,), float(rho_init), dtype=torch.float32))
         self.register_buffer("constraint", torch.zeros(num_classes, dtype=torch.float32))
 
@@ -238,7 +242,8 @@ class CALSALM(_ClassAdaptiveLoss):
         return derivative, z
 
     def _learn(self) -> None:
-        derivative, constraint = self._means()
+        means = self._means()
+        derivative, constraint = means if self.per_class else means.mean(dim=1, keepdim=True).expand_as(means)
         epoch = int(self.epoch) + 1
         if epoch % self.multiplier_period == 0:
             self.multipliers.copy_(derivative.clamp(*SAFEGUARD))
