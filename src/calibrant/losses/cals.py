@@ -162,8 +162,8 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_period: Epochs between updates of rho; 0 keeps it fixed.
         rho_max: Largest rho, None for no limit (the paper gives none).
         multiplier_period: Epochs between updates of the multipliers.
-        per_class: Learn a multiplier and a rho for each class; if False, one for all, from the means over classes of the same
-            statistics: the ablation that shows what adapting to classes adds.
+        per_class: Learn a multiplier and a rho for each class; if False, one for all, from the means over classes of the
+            same statistics: the ablation that shows what adapting to classes adds.
         ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
 
