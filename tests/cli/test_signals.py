@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: one sentence, the exit code that shells and schedulers know, and a run that goes on."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ def started(*command: str) -> int:
     child = os.fork()
     if not child:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
         sys.stderr = Path("said").open("w", buffering=1)  # noqa: SIM115
         os.dup2(sys.stderr.fileno(), 2)
         code = 1
@@ -42,11 +44,16 @@ def started(*command: str) -> int:
 
 def ended(child: int, *until: str, number: signal.Signals, group: bool = False) -> int:
     """Send a signal when there are some files; the exit code."""
-    while not all(Path(path).exists() for path in until):
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-        time.sleep(0.02)
-    (os.killpg if group else os.kill)(child, number)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        while not all(Path(path).exists() for path in until):
+            assert os.waitpid(child, os.WNOHANG) == (0, 0)
+            time.sleep(0.02)
+        (os.killpg if group else os.kill)(child, number)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):  # a test that fails leaves nothing running
+            os.killpg(child, signal.SIGKILL)
+        raise
 
 
 @pytest.mark.usefixtures("here")
