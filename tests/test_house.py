@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "calibrant"
 #: Rooms from the ground up: a file imports only from rooms before its own, lazy imports included.
 ROOMS = (
     *("errors", "checks", "extras", "registry", "files", "records"),
-    *("tensors", "distributed", "binning", "outcomes"),
+    *("tensors", "inputs", "distributed", "binning", "outcomes"),
     *("losses", "metrics", "posthoc", "stats", "predictions", "plots", "audit"),
     *("data", "models", "recipes", "runs", "report"),
     *("train", "evaluation", "study", "integrations", "cli", "functional", "__main__"),

@@ -7,9 +7,9 @@ Measures come from the table :data:`calibrant.metrics.MEASURES`; losses, whose n
 import importlib
 from typing import TYPE_CHECKING
 
+from calibrant.inputs import from_probs
 from calibrant.losses import METHODS
 from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image
-from calibrant.tensors import from_probs
 
 if TYPE_CHECKING:  # the functions collected below, for type checkers and editors
     from calibrant.losses.adafocal import adafocal_loss as adafocal_loss, calfocal_loss as calfocal_loss

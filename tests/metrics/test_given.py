@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant import functional as cal, metrics, plots, posthoc, stats, tensors
+from calibrant import functional as cal, inputs, metrics, plots, posthoc, stats, tensors
 from calibrant.metrics import FUNCTIONS
 from calibrant.posthoc import CALIBRATORS
 
@@ -287,8 +287,8 @@ def test_looking_at_logits_costs_a_glance(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tensors, "_off", lambda scores: seen.append(scores.numel()))
     corner = tensors._corner
     monkeypatch.setattr(tensors, "_corner", lambda *x: seen.append(corner(*x).numel()) or corner(*x))
-    tensors.for_measuring(torch.randn(100_000, 10), torch.zeros(100_000, dtype=torch.int64))
-    tensors.for_measuring(torch.randn(3, 10, 200, 200), torch.zeros(3, 200, 200, dtype=torch.int64))
+    inputs.for_measuring(torch.randn(100_000, 10), torch.zeros(100_000, dtype=torch.int64))
+    inputs.for_measuring(torch.randn(3, 10, 200, 200), torch.zeros(3, 200, 200, dtype=torch.int64))
     assert seen == [640, 64, 30, 3]
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from calibrant import functional as cal, metrics, stats
+from calibrant.inputs import for_measuring
 from calibrant.metrics import MEASURES, Measure
 from calibrant.outcomes import top_label
-from calibrant.tensors import for_measuring
 
 #: Measures of samples that have an interval.
 MEASURED = [record for record in MEASURES.values() if record.interval and record.on in ("scores", "bins", "sorted")]

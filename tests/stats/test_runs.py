@@ -6,10 +6,10 @@ import scipy.stats
 import torch
 
 from calibrant import functional as cal, stats
+from calibrant.inputs import for_measuring
 from calibrant.metrics.table import MEASURES
 from calibrant.stats.resampling import resampled
 from calibrant.stats.student import quantile, two_sided_p
-from calibrant.tensors import for_measuring
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 2.5, 4, 9, 30, 1000])

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant import stats, tensors
+from calibrant import inputs, stats
 from calibrant.audit.record import Audit, ClassRow, GroupRow, KeptSamples, PairedComparison, ReliabilityBins
 from calibrant.errors import InputError
+from calibrant.inputs import Given
 from calibrant.metrics.estimators import calibration_error
 from calibrant.metrics.panel import Panel, PanelResult, class_groups
 from calibrant.metrics.scores import negative_log_likelihood, of_samples
 from calibrant.metrics.table import MEASURES
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.predictions import Predictions, open_predictions
-from calibrant.tensors import Given
 
 
 def audit(
@@ -122,7 +122,7 @@ def from_panel(
 
 
 def _keep(logits: Tensor, target: Tensor, given: Given) -> KeptSamples:
-    samples = tensors.for_measuring(logits, target, **given)
+    samples = inputs.for_measuring(logits, target, **given)
     outcomes = top_label(samples)
     nll = of_samples(negative_log_likelihood, samples).float()
     return KeptSamples(target.int(), Outcomes(outcomes.confidence.float(), outcomes.correct), nll)

@@ -1,7 +1,7 @@
 """Calibration of the predicted class: are predictions with a confidence of 0.8 correct in 80 of 100 cases?
 
 All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, or any other form that
-:class:`calibrant.tensors.Given` describes, ignore what is labelled ``ignore_index``, and return a fraction as a float64
+:class:`calibrant.inputs.Given` describes, ignore what is labelled ``ignore_index``, and return a fraction as a float64
 scalar. Bins are ``(lower, upper]``. Without any samples, a ValueError is raised.
 """
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs, tensors
 from calibrant.binning import BinStatistics, bin_statistics, equal_width_edges
 from calibrant.checks import one_of, whole
+from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
 from calibrant.metrics.estimators import Binning, SortedOutcomes, sort_outcomes
 from calibrant.outcomes import Outcomes, top_label
-from calibrant.tensors import Array, Given, in_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +34,7 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
         target: Labels, ``(N,)`` or ``(N, *spatial)``.
         num_bins: Number of equal-width bins.
         norm: The norm p, 1 or 2.
-        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
 
     Example:
         >>> from calibrant.functional import ece
@@ -166,7 +166,7 @@ def smooth_ece(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor
 
 def measured(logits: Array, target: Array, **given: "Unpack[Given]") -> Outcomes:
     """Outcomes of the samples that are not ignored; there must be at least one."""
-    outcomes = top_label(tensors.for_measuring(logits, target, **given))
+    outcomes = top_label(inputs.for_measuring(logits, target, **given))
     tensors.check_not_empty(len(outcomes.confidence), **given)
     return outcomes
 

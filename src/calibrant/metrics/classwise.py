@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calibrant import outcomes, tensors
+from calibrant import inputs, outcomes, tensors
 from calibrant.binning import BinStatistics, bin_index, equal_width_edges, sums_by
 from calibrant.checks import one_of, whole
+from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
 from calibrant.metrics.estimators import Binning
 from calibrant.outcomes import Outcomes, Softmax
-from calibrant.tensors import Array, Block, Given, Samples, in_kind
+from calibrant.tensors import Block, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,7 +42,7 @@ def classwise_ece(
         >>> round(classwise_ece(logits, target), 4)
         0.232
     """
-    samples = tensors.for_measuring(logits, target, **given)
+    samples = inputs.for_measuring(logits, target, **given)
     tensors.check_not_empty(int(samples.kept.sum()), **given)
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)

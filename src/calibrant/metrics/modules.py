@@ -17,13 +17,13 @@ from torchmetrics.utilities import dim_zero_cat
 from calibrant import tensors
 from calibrant.binning import BinStatistics
 from calibrant.checks import one_of, whole
+from calibrant.inputs import Array, Task
 from calibrant.metrics import classwise, estimators, scores, segmentation
 from calibrant.metrics.estimators import Binning, Grid, SortedOutcomes
 from calibrant.metrics.panel import Panel
 from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums, as_bins
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.registry import Entry
-from calibrant.tensors import Array, Task
 
 #: What ``plot`` draws. Figures depend on metrics, not the other way round, so it is imported by name when drawn.
 DIAGRAM = Entry("reliability", "calibrant.plots.reliability:ReliabilityDiagram", "reliability diagram")
@@ -34,7 +34,7 @@ class LogitsMetric(Metric):
 
     Args:
         sums: What is summed; only its arithmetic is used, ``torchmetrics`` holds the state.
-        probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: True if batches are probabilities; see :class:`calibrant.inputs.Given`.
         task: ``"binary"`` if there is one score per sample.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
@@ -360,7 +360,7 @@ class PerImage(LogitsMetric):
     Args:
         metric: A function such as :func:`ece`.
         ignore_index: Label of pixels to ignore.
-        probs: True if batches are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: True if batches are probabilities; see :class:`calibrant.inputs.Given`.
         task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
 

@@ -6,10 +6,11 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from calibrant import outcomes, tensors
+from calibrant import inputs, outcomes, tensors
 from calibrant.checks import one_of
+from calibrant.inputs import Array, in_kind
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Array, Samples, in_kind
+from calibrant.tensors import Samples
 
 Score = Literal["entropy", "max_prob", "energy"]
 
@@ -23,7 +24,7 @@ def ood_auroc(in_logits: Array, out_logits: Array, *, score: Score = "entropy", 
         out_logits: Logits of out-of-distribution samples.
         score: Uncertainty: ``"entropy"`` of the softmax, ``"max_prob"``, 1 minus the confidence, or ``"energy"``,
             :math:`-\log \sum_k e^{l_k}`, of logits only.
-        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
 
     Example:
         >>> from calibrant.functional import ood_auroc
@@ -89,7 +90,7 @@ def uncertainty(logits: Array, score: Score, name: str = "", *, probs: bool | No
     if one_of("score", score, tuple(SCORES)) == "energy" and probs:
         raise ValueError('score="energy" needs logits: for probabilities it is always 0; use "entropy" or "max_prob"')
     argument = f"{name}_logits" if name else "logits"
-    scores = tensors.as_logits(logits, probs=probs, name=argument)
+    scores = inputs.as_logits(logits, probs=probs, name=argument)
     if not scores.numel():
         raise ValueError(f"{argument} must be logits (N, K) or (N, K, *spatial) of at least one sample, got none")
     labels = torch.zeros(scores.shape[:1] + scores.shape[2:], dtype=torch.int64, device=scores.device)

@@ -18,11 +18,13 @@ from calibrant.metrics.estimators import Grid
 from calibrant.metrics.sums import State, Sums, as_bins, as_state
 from calibrant.metrics.table import MEASURES, Measure, ranked
 from calibrant.outcomes import Outcomes
-from calibrant.tensors import Given, Samples
+from calibrant.tensors import Samples
 
 if TYPE_CHECKING:
     from rich.table import Table
     from typing_extensions import Unpack
+
+    from calibrant.inputs import Given
 
 #: Measures that are means of per-sample scores.
 SCORES = [record for record in MEASURES.values() if record.on == "scores" and record.in_panel]
@@ -260,7 +262,7 @@ class Panel(Sums):
         num_classes: Number of classes K.
         num_bins: Number of bins for the binned errors.
         groups: Lists of classes by group name, such as those of :func:`class_groups`.
-        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
 
     Example:
         >>> from calibrant.metrics import Panel

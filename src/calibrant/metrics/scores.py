@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant import outcomes, tensors
+from calibrant import inputs, outcomes, tensors
 from calibrant.binning import BinStatistics
 from calibrant.checks import whole
+from calibrant.inputs import Array, Given, in_kind, shown
 from calibrant.metrics.classwise import class_bins
 from calibrant.outcomes import Softmax
-from calibrant.tensors import Array, Block, Given, Samples, in_kind, shown
+from calibrant.tensors import Block, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,7 +106,7 @@ def brier_split(logits: Array, target: Array, *, num_bins: int = 15, **given: "U
         >>> round(total, 4), round(calibration, 4), round(refinement, 4)
         (0.4827, 0.1077, 0.375)
     """
-    samples = tensors.for_measuring(logits, target, **given)
+    samples = inputs.for_measuring(logits, target, **given)
     tensors.check_not_empty(int(samples.kept.sum()), **given)
     total = of_samples(brier, samples).mean()
     calibration = calibration_part(class_bins(samples, whole("num_bins", num_bins, 1)))
@@ -162,6 +163,6 @@ def of_samples(score: Callable[[Block, Softmax], Tensor], samples: Samples) -> T
 
 def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     """Mean of a score over the samples that are not ignored."""
-    values = of_samples(score, tensors.for_measuring(logits, target, **given))
+    values = of_samples(score, inputs.for_measuring(logits, target, **given))
     tensors.check_not_empty(len(values), **given)
     return values.mean()

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant import outcomes, tensors
+from calibrant import inputs, outcomes, tensors
 from calibrant.checks import one_of
-from calibrant.tensors import Array, Given, Samples, Task, in_kind
+from calibrant.inputs import Array, Given, Task, in_kind
+from calibrant.tensors import Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -33,7 +34,7 @@ def mean_iou(logits: Array, target: Array, *, rule: Rule = "standard", **given: 
         0.375
     """
     one_of("rule", rule, ("standard", "released"))
-    samples = tensors.for_measuring(logits, target, **given)
+    samples = inputs.for_measuring(logits, target, **given)
     tensors.check_not_empty(int(samples.kept.sum()), **given)
     return iou_of(areas(samples), rule=rule)
 
@@ -58,7 +59,7 @@ def per_image(
         logits: ``(N, K, *spatial)``.
         target: ``(N, *spatial)``.
         ignore_index: Label of pixels to ignore.
-        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
         task: ``"binary"`` if there is one score per pixel.
         **options: Passed on to ``metric``.
 
@@ -70,7 +71,7 @@ def per_image(
         >>> round(float(per_image(ece, logits, target)), 4)
         0.232
     """
-    samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
+    samples = inputs.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     labels = samples.labels(ignore_index)
     images = labelled_images(samples)
     tensors.check_not_empty(len(images), ignore_index)

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from calibrant.checks import in_range
+from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
 from calibrant.metrics.calibration import ordered
-from calibrant.tensors import Array, Given, in_kind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

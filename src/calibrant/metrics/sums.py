@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs
 from calibrant.binning import BinStatistics
 from calibrant.distributed import sum_over_processes
+from calibrant.inputs import Array, Given, complete
 from calibrant.metrics import calibration, classwise, scores, segmentation
 from calibrant.metrics.estimators import Grid, SortedOutcomes
 from calibrant.outcomes import Softmax, top_label
-from calibrant.tensors import Array, Block, Given, Samples, complete
+from calibrant.tensors import Block, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +31,7 @@ class Sums(ABC):
 
     Args:
         num_classes: Number of classes, if it matters.
-        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
     """
 
     def __init__(self, num_classes: int | None = None, **given: "Unpack[Given]") -> None:
@@ -57,7 +58,7 @@ class Sums(ABC):
 
     def read(self, logits: Array, target: Array) -> Samples:
         """Check a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
-        return tensors.for_measuring(logits, target, num_classes=self.num_classes, **self.given)
+        return inputs.for_measuring(logits, target, num_classes=self.num_classes, **self.given)
 
     def update(self, logits: Array, target: Array) -> None:
         """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
@@ -99,7 +100,7 @@ class BinSums(Sums):
     Args:
         estimate: The formula.
         num_bins: Number of bins.
-        **given: See :class:`calibrant.tensors.Given`.
+        **given: See :class:`calibrant.inputs.Given`.
     """
 
     def __init__(self, estimate: Callable[[BinStatistics], Tensor], num_bins: int, **given: "Unpack[Given]") -> None:
@@ -126,7 +127,7 @@ class ClassBinSums(Sums):
         estimate: The formula.
         num_classes: Number of classes.
         num_bins: Number of bins of each.
-        **given: See :class:`calibrant.tensors.Given`.
+        **given: See :class:`calibrant.inputs.Given`.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class GridSums(Sums):
 
     Args:
         estimate: The formula.
-        **given: See :class:`calibrant.tensors.Given`.
+        **given: See :class:`calibrant.inputs.Given`.
     """
 
     def __init__(self, estimate: Callable[[SortedOutcomes], Tensor], **given: "Unpack[Given]") -> None:
@@ -179,7 +180,7 @@ class ScoreSums(Sums):
 
     Args:
         score: The score.
-        **given: See :class:`calibrant.tensors.Given`.
+        **given: See :class:`calibrant.inputs.Given`.
     """
 
     def __init__(self, score: Callable[[Block, Softmax], Tensor], **given: "Unpack[Given]") -> None:
@@ -205,7 +206,7 @@ class AreaSums(Sums):
     Args:
         num_classes: Number of classes.
         rule: How they are averaged; see :func:`mean_iou`.
-        **given: See :class:`calibrant.tensors.Given`.
+        **given: See :class:`calibrant.inputs.Given`.
     """
 
     def __init__(self, num_classes: int, rule: segmentation.Rule, **given: "Unpack[Given]") -> None:

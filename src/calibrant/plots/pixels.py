@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from calibrant import tensors
+from calibrant import inputs
+from calibrant.inputs import Array
 from calibrant.plots.base import Figure, new_axes, panels, styled
-from calibrant.tensors import Array
 
 #: Colours of ignored and of correct pixels.
 VOID, RIGHT = "black", "#dbe5ee"
@@ -54,17 +54,17 @@ class PixelReliability(Figure):
     ) -> "PixelReliability":
         """From one image ``(3, H, W)`` or ``(1, H, W)`` in [0, 1], its logits ``(K, H, W)`` and labels ``(H, W)``.
 
-        With ``probs=True`` these are probabilities; see :class:`calibrant.tensors.Given`.
+        With ``probs=True`` these are probabilities; see :class:`calibrant.inputs.Given`.
         """
         image, logits, target = (
-            tensors.as_tensor(part, name) for part, name in ((image, "image"), (logits, "logits"), (target, "target"))
+            inputs.as_tensor(part, name) for part, name in ((image, "image"), (logits, "logits"), (target, "target"))
         )
         if image.dim() != 3 or logits.dim() != 3 or image.shape[1:] != logits.shape[1:]:
             raise ValueError(
                 f"image must be (3, H, W) and logits (K, H, W) of the same size, got {tuple(image.shape)} and "
                 f"{tuple(logits.shape)}"
             )
-        samples = tensors.for_measuring(logits[None], target[None], ignore_index, probs=probs)
+        samples = inputs.for_measuring(logits[None], target[None], ignore_index, probs=probs)
         confidence, prediction = samples.logits.float().softmax(dim=1).max(dim=1)
         label = samples.target.where(samples.kept, -1)
         shown = image.detach().cpu().float().clamp(0, 1).expand(3, -1, -1).movedim(0, -1)

@@ -9,12 +9,12 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from calibrant.binning import BinStatistics
 from calibrant.checks import whole
+from calibrant.inputs import Array, Given, shown
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import calibration_error
 from calibrant.metrics.panel import PanelResult
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
 from calibrant.stats import Interval, bootstrap, true_error_interval, wilson
-from calibrant.tensors import Array, Given, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,7 +77,7 @@ class ReliabilityDiagram(Figure):
     ) -> "ReliabilityDiagram":
         """Measure a model; 15 equal-width bins by default, 25 in the CALS paper's Figure 4.
 
-        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
+        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.inputs.Given`.
         """
         options: Any = {"level": level, "resamples": resamples}
         bins = calibration.width_bins(calibration.measured(logits, target, **given), num_bins)
@@ -237,7 +237,7 @@ class ConfidenceHistogram(Figure):
     def from_logits(
         cls, logits: Array, target: Array, name: str = "", *, num_bins: int = 25, **given: "Unpack[Given]"
     ) -> "ConfidenceHistogram":
-        """Measure a model; see :class:`calibrant.tensors.Given`."""
+        """Measure a model; see :class:`calibrant.inputs.Given`."""
         whole("num_bins", num_bins, 1)
         outcomes = calibration.measured(logits, target, **given)
         bins = calibration.width_bins(outcomes, num_bins)

@@ -5,10 +5,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from calibrant.checks import whole
+from calibrant.inputs import Array, Given, shown
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import area_under_risk_coverage
 from calibrant.plots.base import COLOURS, Figure, new_axes, percent, styled
-from calibrant.tensors import Array, Given, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,7 +43,7 @@ class RiskCoverage(Figure):
     ) -> "RiskCoverage":
         """Measure a model at evenly spaced coverages; ties come in any order.
 
-        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.tensors.Given`.
+        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.inputs.Given`.
         """
         whole("points", points, 2)
         ordered = calibration.ordered(logits, target, **given)

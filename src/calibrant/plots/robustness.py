@@ -5,9 +5,9 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
+from calibrant.inputs import Array
 from calibrant.metrics.ood import Score, ood_auroc, uncertainty
 from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
-from calibrant.tensors import Array
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ class ROC(Figure):
     ) -> "ROC":
         """From the logits of test and OOD samples, by name of the curve; by entropy if no scores are given.
 
-        With ``probs=True`` they are probabilities; see :class:`calibrant.tensors.Given`.
+        With ``probs=True`` they are probabilities; see :class:`calibrant.inputs.Given`.
         """
         known, unknown, areas = [], [], []
         chosen_scores: Sequence[Score] = scores or ["entropy"] * len(pairs)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import torch
 from torch import Tensor, nn
 
-from calibrant import tensors
+from calibrant import inputs
 from calibrant.checks import in_range, whole
 from calibrant.extras import require
+from calibrant.inputs import Array, Given, Task, shown
 from calibrant.posthoc.table import CALIBRATORS
-from calibrant.tensors import Array, Given, Samples, Task, shown
+from calibrant.tensors import Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -75,19 +76,19 @@ class Calibrator(nn.Module, ABC):
         Args:
             logits: ``(N, K)`` or ``(N, K, *spatial)``: a tensor, an array, a data frame or a list.
             target: True classes, ``(N,)`` or ``(N, *spatial)``.
-            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
 
         Returns:
             The calibrator itself.
         """
-        samples = tensors.for_measuring(logits, target, **given)
+        samples = inputs.for_measuring(logits, target, **given)
         if not bool(samples.kept.any()):
             ignored = given.get("ignore_index", -100)
             raise ValueError(f"there is nothing to fit: there are no samples, or all are labelled ignore_index={ignored}")
         _check(samples)
         samples = samples._replace(logits=finite(samples.logits.detach()))
         self.num_classes = samples.logits.shape[1]
-        self._columns = tensors.column_names(logits)
+        self._columns = inputs.column_names(logits)
         with torch.no_grad():
             self._fit(samples)
         return self
@@ -101,11 +102,11 @@ class Calibrator(nn.Module, ABC):
         """Log-probabilities of finite logits ``(N, K, *spatial)``."""
 
     def forward(self, logits: Tensor, *, probs: bool | None = None, task: Task = "multiclass") -> Tensor:
-        """Return log-probabilities ``(N, K, *spatial)``, at least float32; see :class:`calibrant.tensors.Given`.
+        """Return log-probabilities ``(N, K, *spatial)``, at least float32; see :class:`calibrant.inputs.Given`.
 
         As a layer of a network it does not wait for the device: probabilities are then detected on the CPU only.
         """
-        logits = tensors.as_logits(logits, probs=False if probs is None and not logits.is_cpu else probs, task=task)
+        logits = inputs.as_logits(logits, probs=False if probs is None and not logits.is_cpu else probs, task=task)
         self._check_fitted(logits)
         return self._map(logits)
 
@@ -133,18 +134,18 @@ class Calibrator(nn.Module, ABC):
         self, given: Any, probs: bool | None, task: Task, of_all: Callable[..., Tensor], of_two: Callable[..., Tensor]
     ) -> Any:
         """Apply a function to the log-probabilities: of all classes, or of two that share a single score."""
-        columns = tensors.column_names(given)
+        columns = inputs.column_names(given)
         if columns is not None and self._columns is not None and columns != self._columns:
             raise ValueError(
                 f"the columns are {_listed(columns)}, but {type(self).__name__} was fitted on {_listed(self._columns)}; "
                 "pass the same columns in the same order"
             )
-        scores = tensors.as_tensor(given, "logits")
-        logits = tensors.as_logits(scores, probs=probs, task=task)
+        scores = inputs.as_tensor(given, "logits")
+        logits = inputs.as_logits(scores, probs=probs, task=task)
         self._check_fitted(logits)
         log_probs = self._map(logits)
         one = log_probs.shape != scores.shape
-        return tensors.like(of_two(log_probs).reshape(scores.shape) if one else of_all(log_probs), given)
+        return inputs.like(of_two(log_probs).reshape(scores.shape) if one else of_all(log_probs), given)
 
     def summary(self) -> str:
         """The learned scalars."""

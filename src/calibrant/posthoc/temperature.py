@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs, tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
+from calibrant.inputs import Array, Given, shown
 from calibrant.metrics import ece
 from calibrant.posthoc.base import Pointwise, finite
-from calibrant.tensors import Array, Block, Given, Samples, shown
+from calibrant.tensors import Block, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,7 +76,7 @@ class TemperatureScaling(Pointwise):
         Args:
             batches: Read once for each iteration, five to ten times; a list or a data loader, not a generator. In a job of
                 several processes each passes its own share, of any length.
-            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+            **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
         """
         if self.criterion == "ece":
             raise ValueError('fit_batches finds the minimum of the NLL; for criterion="ece" call fit with all logits')
@@ -85,7 +86,7 @@ class TemperatureScaling(Pointwise):
         def evaluate(beta: float) -> Slope:
             total = torch.zeros(3, dtype=torch.float64)
             for logits, target in batches:
-                samples = tensors.for_measuring(logits, target, **given)
+                samples = inputs.for_measuring(logits, target, **given)
                 self.num_classes = samples.logits.shape[1]
                 total += slope(samples._replace(logits=finite(samples.logits.detach())), beta).cpu()
             return Slope(*sum_over_processes(total).tolist())

@@ -5,7 +5,7 @@ Two models on the same samples, from their logits, from the outcomes of each sam
     >>> import torch
     >>> from calibrant import stats
     >>> from calibrant.outcomes import top_label
-    >>> from calibrant.tensors import for_measuring
+    >>> from calibrant.inputs import for_measuring
     >>> target = torch.tensor([0] * 60 + [1] * 20)
     >>> sure, unsure = torch.tensor([[4.0, 0.0]]).repeat(80, 1), torch.tensor([[2.0, 0.0]]).repeat(80, 1)
     >>> found = stats.compare("ece", sure, unsure, target)

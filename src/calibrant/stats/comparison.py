@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs
+from calibrant.inputs import Array, Task
 from calibrant.metrics import calibration
 from calibrant.metrics.table import BY_FUNCTION, MEASURES
 from calibrant.outcomes import Outcomes
@@ -26,7 +27,6 @@ from calibrant.stats.resampling import (
     resolve,
     track,
 )
-from calibrant.tensors import Array, Task
 
 #: Differences up to this are rounding errors, however small their variance.
 ROUNDING = 1e-6
@@ -93,13 +93,13 @@ def compare(
         level: Confidence level.
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to ignore.
-        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
         task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``.
     """
     function, record = resolve(metric, resamples, level)
-    both = [tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task) for logits in (a, b)]
+    both = [inputs.for_measuring(logits, target, ignore_index, probs=probs, task=task) for logits in (a, b)]
     evaluate = partial(
         function, ignore_index=ignore_index, **options, **({"probs": False} if function in BY_FUNCTION else {})
     )
@@ -152,7 +152,7 @@ def compare_outcomes(
 
 def compare_means(a: Array, b: Array, *, level: float = 0.95) -> Comparison:
     """Difference of the means of two scores of the same samples, such as their NLL, by the paired standard error."""
-    a, b = tensors.as_tensor(a, "a"), tensors.as_tensor(b, "b")
+    a, b = inputs.as_tensor(a, "a"), inputs.as_tensor(b, "b")
     difference = a.double() - b.double()
     size = len(difference)
     mean, error = float(difference.mean()), float(difference.std()) / math.sqrt(size) if size > 1 else math.inf

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from calibrant.checks import whole
+from calibrant.inputs import Array, Given, shown
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, debiased_estimate, merge_neighbours
 from calibrant.stats.resampling import ENTRIES
-from calibrant.tensors import Array, Given, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,7 +66,7 @@ def calibration_test(
         num_bins: Bins of equal mass.
         resamples: Number of simulated sets of labels.
         seed: Seed of the simulation.
-        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.tensors.Given`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
 
     Example:
         >>> from calibrant.stats import calibration_test

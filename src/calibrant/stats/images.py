@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs
 from calibrant.binning import BinStatistics, sums_by, width_index
+from calibrant.inputs import Array, Given, shown
 from calibrant.metrics.table import MEASURES, Measure
 from calibrant.outcomes import top_label
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.resampling import image_weights
-from calibrant.tensors import Array, Given, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,8 +42,8 @@ class ImageBins:
 
     @shown
     def update(self, logits: Array, target: Array, **given: "Unpack[Given]") -> None:
-        """Add images ``(n, K, *spatial)``; unlabelled ones are skipped. See :class:`calibrant.tensors.Given`."""
-        samples = tensors.for_measuring(logits, target, **given)
+        """Add images ``(n, K, *spatial)``; unlabelled ones are skipped. See :class:`calibrant.inputs.Given`."""
+        samples = inputs.for_measuring(logits, target, **given)
         confidence, correct = top_label(samples)
         image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), samples.logits.shape[:2]
         place = image * self.num_bins + width_index(confidence, self.num_bins)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from calibrant.tensors import as_tensor, like
+from calibrant.inputs import as_tensor, like
 
 T = TypeVar("T")
 

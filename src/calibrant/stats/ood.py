@@ -1,8 +1,8 @@
 """Intervals for out-of-distribution detection."""
 
+from calibrant.inputs import Array
 from calibrant.metrics.ood import Score, placements, uncertainty
 from calibrant.stats.intervals import Interval, normal_quantile
-from calibrant.tensors import Array
 
 
 def auroc_interval(

@@ -14,18 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant import tensors
+from calibrant import inputs, tensors
 from calibrant.binning import BinStatistics, sums_by, width_index
 from calibrant.checks import in_range, whole
 from calibrant.errors import lookup
 from calibrant.extras import require
+from calibrant.inputs import Array, Task
 from calibrant.metrics import scores
 from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, merge_neighbours, sort_outcomes
 from calibrant.metrics.table import BY_FUNCTION, FUNCTIONS, Measure
 from calibrant.outcomes import Outcomes, top_label
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.inversion import invert
-from calibrant.tensors import Array, Samples, Task
+from calibrant.tensors import Samples
 
 Metric = Callable[..., Tensor]
 
@@ -64,7 +65,7 @@ def bootstrap(
         level: Confidence level.
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to ignore.
-        probs: Whether these are probabilities; see :class:`calibrant.tensors.Given`.
+        probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
         task: ``"binary"`` if there is one score per sample.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
@@ -78,7 +79,7 @@ def bootstrap(
     """
     function, record = resolve(metric, resamples, level)
     random = np.random.default_rng(seed)
-    samples = tensors.for_measuring(logits, target, ignore_index, probs=probs, task=task)
+    samples = inputs.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
     logits_known = {"probs": False} if function in BY_FUNCTION else {}
     value = float(

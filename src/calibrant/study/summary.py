@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant import stats
+from calibrant.inputs import for_measuring
 from calibrant.metrics import ece
 from calibrant.metrics.table import MEASURES, ranked
 from calibrant.posthoc import create
@@ -16,7 +17,6 @@ from calibrant.runs import STAGES, RunFolder, RunResult, Stage, Summary
 from calibrant.stats.comparison import draw_together, paired
 from calibrant.stats.resampling import Counts, Means, resampled
 from calibrant.study.jobs import Job
-from calibrant.tensors import for_measuring
 
 #: Measures by which methods are compared.
 COMPARED = ("ece", "nll", "accuracy")
