@@ -180,6 +180,8 @@ def test_unknown_recipes() -> None:
             {"select": "ece", "epochs": 2, "validate_every": 3},
             "select is ece, but with validate_every = 3 there is no valid",
         ),
+        ({"validate_every": 1.5}, "validate_every must be a whole number of epochs, or a fraction of one"),
+        ({"validate_every": 0}, "validate_every must be more than 0"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"data.limit": 0}, "data.limit must be at least 1"),
         ({"data.workers": -1}, "data.workers must be at least 0"),

@@ -101,7 +101,7 @@ def test_predictions_are_those_of_the_checkpoint(finished: Run) -> None:
 
 def test_history_has_a_row_for_each_epoch(finished: Run) -> None:
     history = rows(finished.folder)
-    assert [row["epoch"] for row in history] == [str(k) for k in range(5)]
+    assert [row["epoch"] for row in history] == [str(k) for k in range(1, 6)]
     for name in (
         "train_loss",
         "validation_loss",
@@ -116,29 +116,42 @@ def test_history_has_a_row_for_each_epoch(finished: Run) -> None:
         assert all(math.isfinite(float(row[name])) for row in history), name
     with np.load(finished.folder.path / "learned.npz") as learned:
         assert learned["multipliers"].shape == learned["rho"].shape == (5, 10)
+        assert learned["epoch"].tolist() == [1, 2, 3, 4, 5]
         np.testing.assert_allclose(learned["multipliers"][-1], weights(finished.folder)["loss.multipliers"])
         assert float(history[-1]["multipliers_max"]) == pytest.approx(learned["multipliers"][-1].max())
 
 
-def test_the_engine_trains_as_a_plain_loop_does(tmp_path: Path) -> None:
-    """The same batches through a loop written out here give the same weights and the same multipliers."""
-    mine = recipe(epochs=3)
+@pytest.mark.parametrize(("every", "after"), [(1, [6]), (0.4, [3, 5, 6])])  # of 6 batches, 2.4 and 4.8 are two fifths
+def test_the_engine_trains_as_a_plain_loop_does(tmp_path: Path, every: float, after: list[int]) -> None:
+    """The same batches through a loop written out here give the same weights, multipliers and measures."""
+    mine = recipe(epochs=3, validate_every=every)
     mine.loss.options = {"margin": 1.0}
     run = fit(mine, tmp_path / "run", quiet=True)
     data = mine.load_data()
     torch.manual_seed(0)
     network, loss = mine.build_model(10, {"channels": 1}), losses.CALSALM(10, margin=1.0)
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    expected = []
     for epoch in range(3):
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(epoch * 1009))
-        for batch in order.split(64):
+        assert len(order.split(64)) == 6
+        for number, batch in enumerate(order.split(64), 1):
             optimizer.zero_grad()
             loss(network(data.train.x[batch]), data.train.y[batch]).backward()
             optimizer.step()
-        with torch.no_grad():
-            loss.observe(network(data.validation.x), data.validation.y)
-        loss.adapt()
+            if number not in after:
+                continue
+            with torch.no_grad():
+                logits = network(data.validation.x)
+                loss.observe(logits, data.validation.y)
+            loss.adapt()
+            expected.append([epoch + number / 6, float(cal.nll(logits, data.validation.y)), float(loss.multipliers.mean())])
     found = weights(run.folder)
+    history = [[row[key] for key in ("epoch", "nll", "multipliers_mean")] for row in run.folder.history()]
+    np.testing.assert_allclose(history, expected, rtol=1e-4)
+    learned = run.folder.learned()
+    np.testing.assert_allclose(learned["epoch"], [when for when, *_ in expected], rtol=1e-5)
+    np.testing.assert_allclose(learned["multipliers"], loss.history()["multipliers"][1:], rtol=1e-4, atol=1e-6)
     for name, value in network.state_dict().items():
         torch.testing.assert_close(found[f"network.{name}"], value, rtol=1e-5, atol=1e-6)
     assert loss.multipliers.std() > 0
@@ -238,9 +251,9 @@ def train_and_die_between_renames(folder: Path, epoch: int) -> None:
 def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_happened(finished: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert killed(train_and_die_in_a_batch, folder, 1, 2) == -signal.SIGKILL
-    assert [row["epoch"] for row in rows(folder)] == ["0"]
+    assert [row["epoch"] for row in rows(folder)] == ["1"]
     assert killed(train_and_die_while_writing, folder, 2) == -signal.SIGKILL
-    assert [row["epoch"] for row in rows(folder)] == ["0", "1"]
+    assert [row["epoch"] for row in rows(folder)] == ["1", "2"]
     assert killed(train_and_die_between_renames, folder, 3) == -signal.SIGKILL
     assert not (folder / "checkpoints" / "last.ckpt").exists()
     run = fit(recipe(), folder, quiet=True)
@@ -258,7 +271,7 @@ def test_killed_at_any_moment_it_goes_on_as_if_nothing_had_happened(finished: Ru
 
 
 def test_dropout_and_augmentation_survive_too(tmp_path: Path) -> None:
-    mine = recipe("adafocal", epochs=3, augmentation="crop-flip")
+    mine = replace(recipe("adafocal", epochs=3, augmentation="crop-flip"), batch_size=20, validate_every=0.5)
     mine.model = Model("timm:resnet18", {"drop_rate": 0.5, "drop_path_rate": 0.1})
     mine.data.limit = 40
     whole = fit(mine, tmp_path / "whole", quiet=True)
@@ -266,7 +279,7 @@ def test_dropout_and_augmentation_survive_too(tmp_path: Path) -> None:
     stop = {"left": 1}
 
     def interrupted(self, item, batch_idx):
-        if self.current_epoch == 1 and stop["left"]:
+        if self.current_epoch == 1 and batch_idx and stop["left"]:  # after it has adapted within the epoch
             stop["left"] = 0
             raise RuntimeError("the power is out")
         return step(self, item, batch_idx)
@@ -279,6 +292,10 @@ def test_dropout_and_augmentation_survive_too(tmp_path: Path) -> None:
         fit(mine, tmp_path / "parts", quiet=True)
     a, b = weights(whole.folder), weights(tmp_path / "parts")
     assert all(torch.equal(a[name], b[name]) for name in a)
+    learned = [RunFolder(folder).learned() for folder in (whole.folder, tmp_path / "parts")]
+    assert learned[0]["epoch"].tolist() == [0.5, 1, 1.5, 2, 2.5, 3]
+    for name, path in learned[0].items():
+        np.testing.assert_array_equal(path, learned[1][name])
 
 
 def test_broken_and_foreign_checkpoints_are_named_and_passed_over(tmp_path: Path) -> None:
@@ -381,6 +398,38 @@ def test_weight_decay_may_leave_vectors_out() -> None:
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     groups = engines.make_optimizer(network, mine).param_groups
     assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.1), (3, 0.0)]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_betas_of_the_optimizer(name: str, kind: Any) -> None:
+    mine = Recipe.load("digits", optimizer={"name": name, "lr": 0.01, "betas": [0.5, 0.9], "eps": 1e-3, "weight_decay": 0.1})
+    ours, theirs = nn.Linear(3, 2), nn.Linear(3, 2)
+    theirs.load_state_dict(ours.state_dict())
+    steps = engines.make_optimizer(ours, mine), kind(theirs.parameters(), 0.01, (0.5, 0.9), 1e-3, weight_decay=0.1)
+    for _ in range(3):
+        x = torch.randn(5, 3)
+        for network, optimizer in zip((ours, theirs), steps, strict=True):
+            optimizer.zero_grad()
+            network(x).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    for betas in ([0.9], [0.9, 1.0], [-0.1, 0.9]):
+        with pytest.raises(InputError, match="optimizer.betas must be two numbers from 0 up to 1"):
+            Recipe.load("digits", **{"optimizer.betas": betas}).check()
+
+
+def test_moments_of_validation() -> None:
+    """After the first batch at or beyond each multiple of the fraction, and after the last: n batches are n / all."""
+    for batches in (1, 2, 7, 10, 391):
+        for every in (1, 5, 0.5, 0.25, 1 / 3, 0.3, 0.99, 1e-12):
+            expected, passed = set(), 0.0
+            for number in range(1, batches + 1):
+                if number / batches >= passed + every - 1e-12 or number == batches:
+                    expected.add(number)
+                    while passed + every <= number / batches + 1e-12 and every > 1e-3:
+                        passed += every
+            assert set(engines.validations(batches, every)) == expected, (batches, every)
+    assert engines.validations(391, 100 / 391) == {100, 200, 300, 391}
 
 
 def test_options_of_the_trainer(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ RECIPE = Recipe(
     optimizer=Optimizer("adam", lr=1e-2),
     epochs=2,
     batch_size=16,
+    validate_every=0.5,
     select="nll",
 )
 #: Audit events of Python that come before a file changes, and the number of the argument that is its path.

@@ -154,6 +154,8 @@ class Optimizer:
         momentum: Momentum of sgd.
         weight_decay: L2 penalty, or decoupled decay of adamw.
         nesterov: Nesterov momentum for sgd.
+        betas: Decay rates of adam's and adamw's averages of the gradient and its square.
+        eps: What adam and adamw add to the denominator.
         decay_all: Also decay biases and normalisation weights.
     """
 
@@ -162,6 +164,8 @@ class Optimizer:
     momentum: float = 0.9
     weight_decay: float = 0.0
     nesterov: bool = False
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
+    eps: float = 1e-8
     decay_all: bool = True
 
 
@@ -205,7 +209,8 @@ class Recipe:
         drop_last: Leave out the last batch of an epoch if it is smaller.
         augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
             random erasing) or segmentation (crop, flip and colour jitter of images with masks).
-        validate_every: Epochs between validations, which also update adaptive losses.
+        validate_every: Epochs between validations, each of which also updates adaptive losses; a fraction, such as 0.25, for
+            several in an epoch, the last at its end.
         select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
         num_bins: Number of bins for the calibration errors.
         seed: Seed of weights, order and augmentation.
@@ -231,7 +236,7 @@ class Recipe:
     eval_batch_size: int = 512
     drop_last: bool = False
     augmentation: Augmentation = "none"
-    validate_every: int = 1
+    validate_every: float = 1
     select: str = "last"
     num_bins: int = 15
     seed: int = 0
@@ -338,18 +343,14 @@ class Recipe:
         one_of("data.long_tail.kind", self.data.long_tail.kind, get_args(LongTailKind))
         one_of("data.validation_set", self.data.validation_set, get_args(ValidationSet))
         in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)
-        in_range("optimizer.lr", self.optimizer.lr, 0, above=True)
-        in_range("optimizer.weight_decay", self.optimizer.weight_decay, 0)
-        in_range("optimizer.momentum", self.optimizer.momentum, 0, 1)
-        if self.optimizer.name == "sgd" and self.optimizer.nesterov and not self.optimizer.momentum:
-            raise InputError("optimizer.nesterov needs a momentum: `optimizer.momentum=0.9`")
-        for name in ("epochs", "batch_size", "eval_batch_size", "validate_every"):
+        for name in ("epochs", "batch_size", "eval_batch_size"):
             whole(name, getattr(self, name), 1)
         whole("num_bins", self.num_bins, 1)
         in_range("num_bins", self.num_bins, 1, 10_000)
         self._check_data()
+        self._check_optimizer()
         self._check_schedule()
-        self._check_select()
+        self._check_validation()
 
     def _check_data(self) -> None:
         for name, low in (("size", 1), ("longest", 1), ("stride", 1), ("limit", 1), ("workers", 0), ("seed", 0)):
@@ -362,6 +363,17 @@ class Recipe:
         if self.data.validation is not None:
             in_range("data.validation", self.data.validation, 0)
 
+    def _check_optimizer(self) -> None:
+        spec = self.optimizer
+        in_range("optimizer.lr", spec.lr, 0, above=True)
+        in_range("optimizer.weight_decay", spec.weight_decay, 0)
+        in_range("optimizer.momentum", spec.momentum, 0, 1)
+        if len(spec.betas) != 2 or not all(0 <= beta < 1 for beta in spec.betas):
+            raise InputError(f"optimizer.betas must be two numbers from 0 up to 1, such as [0.9, 0.999]; got {spec.betas}")
+        in_range("optimizer.eps", spec.eps, 0)
+        if spec.name == "sgd" and spec.nesterov and not spec.momentum:
+            raise InputError("optimizer.nesterov needs a momentum: `optimizer.momentum=0.9`")
+
     def _check_schedule(self) -> None:
         for milestone in self.schedule.milestones:
             whole("schedule.milestones", milestone, 0)
@@ -370,16 +382,21 @@ class Recipe:
         in_range("schedule.warmup_lr", self.schedule.warmup_lr, 0)
         in_range("schedule.minimum", self.schedule.minimum, 0)
 
-    def _check_select(self) -> None:
+    def _check_validation(self) -> None:
         from calibrant.metrics.panel import PanelResult  # noqa: PLC0415 - imports torch
         from calibrant.metrics.table import MEASURES  # noqa: PLC0415
 
+        in_range("validate_every", self.validate_every, 0, above=True)
+        if self.validate_every > 1 and not float(self.validate_every).is_integer():
+            raise InputError(
+                f"validate_every must be a whole number of epochs, or a fraction of one, below 1; got {self.validate_every}"
+            )
         if self.select == "last":
             return
         lookup(self.select, {"last": None, **{k: m for k, m in MEASURES.items() if PanelResult.has(m)}}, "select")
         if self.validate_every > self.epochs:
             raise ValueError(
-                f"select is {self.select}, but with validate_every = {self.validate_every} there is no validation"
+                f"select is {self.select}, but with validate_every = {self.validate_every:g} there is no validation"
             )
 
     # Building

@@ -4,6 +4,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +89,18 @@ class Module(lightning.LightningModule):
         seed_epoch(self.recipe.seed, self.current_epoch, self.global_rank)
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
+        self._validations = validations(int(self.trainer.num_training_batches), self.recipe.validate_every)
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.watched()  # drop what was watched in epochs without validation
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Set the learning rate of this step."""
+        """Set the learning rate of this step, and whether validation follows."""
         del batch
         rate = learning_rate(self.recipe, self.current_epoch + batch_idx / max(1, int(self.trainer.num_training_batches)))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
+        # Lightning validates after every n-th batch, but then not at the end of an epoch that is no multiple of n.
+        self.trainer.val_check_batch = batch_idx + 1 if batch_idx + 1 in self._validations else math.inf
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of a batch, such that the mean over processes is that of the whole batch."""
@@ -151,8 +155,15 @@ class Module(lightning.LightningModule):
         """Whether all batches of the epoch were trained on; not if time ran out."""
         return len(self._losses) >= int(self.trainer.num_training_batches)
 
+    @property
+    def epochs_trained(self) -> float:
+        """Epochs trained so far; a whole number at the end of one."""
+        if self.whole_epoch:
+            return self.current_epoch + 1
+        return round(self.current_epoch + len(self._losses) / int(self.trainer.num_training_batches), 6)
+
     def train_loss(self) -> float:
-        """Mean loss of the epoch's batches."""
+        """Mean loss of the epoch's batches so far."""
         return float(torch.stack(self._losses).double().mean()) if self._losses else math.nan
 
     def validation_loss(self) -> float:
@@ -177,7 +188,7 @@ class Writer(TorchCheckpointIO):
 
 
 class Keeper(lightning.Callback):
-    """Writes history and checkpoints at the end of each epoch, so that the two always agree.
+    """Keeps what is measured and learned at each validation, and writes it with a checkpoint at the end of each epoch.
 
     The order is: history in memory, checkpoint ``best.ckpt`` if it is the best, ``last.ckpt`` (the one before stays as
     ``previous.ckpt``), then the files made from it. Whenever the process is killed, the newest complete checkpoint holds
@@ -224,42 +235,59 @@ class Keeper(lightning.Callback):
         del trainer
         checkpoint["calibrant"] = {"format": FORMAT, "recipe": pl_module.recipe.to_dict()}
 
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Record what was measured, and what the loss learned."""
+        assert isinstance(pl_module, Module)  # noqa: S101
+        result = pl_module.result
+        if trainer.sanity_checking or result is None:
+            return
+        row = self._new_row(trainer, pl_module)
+        row["validation_loss"] = pl_module.validation_loss()
+        row |= {r.key: result[r.key] for r in ranked(2, dense=pl_module.data.train.dense) if result.has(r)}
+        if isinstance(pl_module.loss, AdaptiveLoss):
+            row |= self._keep_learned(pl_module.loss, row["epoch"])
+
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Record the epoch."""
+        """Write the epoch."""
         assert isinstance(pl_module, Module)  # noqa: S101
         if not pl_module.whole_epoch:
             return
-        epoch = trainer.current_epoch
-        self.rows = [row for row in self.rows if row["epoch"] < epoch]
-        row = {"epoch": epoch, "train_loss": pl_module.train_loss(), "lr": trainer.optimizers[0].param_groups[0]["lr"]}
-        result, better = pl_module.result, False
-        if result is not None:
-            dense = pl_module.data.train.dense
-            row["validation_loss"] = pl_module.validation_loss()
-            row |= {record.key: result[record.key] for record in ranked(2, dense=dense) if result.has(record)}
-            if isinstance(pl_module.loss, AdaptiveLoss):
-                row |= self._keep_learned(pl_module.loss)
-            if self.select != "last":
-                value = (-1 if MEASURES[self.select].higher else 1) * result[self.select]
-                better = value < self.best or not self.folder.checkpoint("best").exists()
-                self.best = min(self.best, value)
-            pl_module.result = None
+        if not self.rows or self.rows[-1]["epoch"] != pl_module.epochs_trained:
+            self._new_row(trainer, pl_module)  # of an epoch without validation
+        row, result, better = self.rows[-1], pl_module.result, False
+        if result is not None and self.select != "last":
+            value = (-1 if MEASURES[self.select].higher else 1) * result[self.select]
+            better = value < self.best or not self.folder.checkpoint("best").exists()
+            self.best = min(self.best, value)
+        pl_module.result = None
         row["seconds"] = pl_module.seconds()
-        self.rows.append(row)
         self._save(trainer, better=better)
         for logger in trainer.loggers:
-            logger.log_metrics({name: value for name, value in row.items() if name != "epoch"}, step=epoch)
+            logger.log_metrics({name: value for name, value in row.items() if name != "epoch"}, step=trainer.current_epoch)
         if trainer.is_global_zero:
             self.write()
+
+    @property
+    def epochs(self) -> int:
+        """Whole epochs recorded."""
+        return sum(float(row["epoch"]).is_integer() for row in self.rows)
+
+    def _new_row(self, trainer: lightning.Trainer, module: Module) -> dict[str, float]:
+        """Start the row of the history at this moment of training."""
+        row = {"epoch": module.epochs_trained, "train_loss": module.train_loss()}
+        row |= {"lr": trainer.optimizers[0].param_groups[0]["lr"], "seconds": module.seconds()}
+        self.rows.append(row)
+        return row
 
     def write(self) -> None:
         """Write the files made from the checkpoint's content."""
         self.folder.write_history(self.rows, {name: torch.stack(path).numpy() for name, path in self.learned.items()})
 
-    def _keep_learned(self, loss: AdaptiveLoss) -> dict[str, float]:
+    def _keep_learned(self, loss: AdaptiveLoss, epoch: float) -> dict[str, float]:
         """Record the learned state of the loss, and return the values to log."""
         buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
-        for name, value in {**buffers, **loss.watched()}.items():
+        when = torch.tensor(epoch, dtype=torch.float64)
+        for name, value in {"epoch": when, **buffers, **loss.watched()}.items():
             self.learned.setdefault(name, []).append(value)
         return {
             f"{name}_{what}": float(getattr(buffers[name], what)())
@@ -290,6 +318,14 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
     torch.manual_seed((seed * 1_000_003 + epoch) * 1009 + 500 + rank)
 
 
+def validations(batches: int, every: float) -> Collection[int]:
+    """Numbers of batches of an epoch after which to validate: each time a fraction of it has passed, and at its end."""
+    if every >= 1:
+        return {batches}
+    step = max(1.0, every * batches)
+    return {min(batches, math.ceil(k * step - 1e-9)) for k in range(1, math.ceil(batches / step) + 1)}
+
+
 def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
     """Build the recipe's optimizer."""
     spec = recipe.optimizer
@@ -302,7 +338,8 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
         ]
     if spec.name == "sgd":
         return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov)
-    return (torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW)(groups, lr=spec.lr)
+    kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
+    return kind(groups, lr=spec.lr, betas=(spec.betas[0], spec.betas[1]), eps=spec.eps)
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:

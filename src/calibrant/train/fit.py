@@ -32,7 +32,7 @@ from calibrant.recipes import Recipe
 from calibrant.runs import Environment, Run, RunFolder, RunResult
 from calibrant.train.batches import Batches, feed_of
 from calibrant.train.checkpoints import load_weights, newest_checkpoint
-from calibrant.train.engine import Keeper, Module, Writer
+from calibrant.train.engine import Keeper, Module, Writer, validations
 from calibrant.train.options import make_loggers
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.preparing import Prepared, check, prepare, take_given, threads_of
@@ -117,9 +117,9 @@ def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: light
         ) from error
     if not trainer.is_global_zero:
         return None
-    if len(keeper.rows) < recipe.epochs:
+    if keeper.epochs < recipe.epochs:
         by = "trainer.max_time" if recipe.trainer.get("max_time") else "the trainer"
-        done = f"{len(keeper.rows)} of {recipe.epochs} epochs"
+        done = f"{keeper.epochs} of {recipe.epochs} epochs"
         raise InputError(f"{folder} was stopped by {by} after {done}; run the same command again to resume")
     keeper.write()  # what a killed process did not get to
     return finish(recipe, folder, prepared.data, prepared.network, prepared.loss, module.device)
@@ -146,7 +146,7 @@ def make_trainer(
             enable_model_summary=False,
             use_distributed_sampler=False,
             num_sanity_val_steps=0,
-            check_val_every_n_epoch=recipe.validate_every,
+            check_val_every_n_epoch=max(1, int(recipe.validate_every)),
             default_root_dir=folder,
             plugins=Writer(),
             **options,
@@ -308,7 +308,8 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
     training = Batches(data.train, recipe.batch_size, next(feeds), drop_last=recipe.drop_last)
     validating = Batches(data.validation, recipe.eval_batch_size, next(feeds))
     step, look = clock.mean("train"), clock.mean("validation")
-    total = recipe.epochs * (len(training) * step + len(validating) * look / recipe.validate_every)
+    looks = len(validations(len(training), recipe.validate_every)) / max(1, recipe.validate_every)
+    total = recipe.epochs * (len(training) * step + len(validating) * look * looks)
     return {
         "train": len(data.train),
         "validation": len(data.validation),

@@ -14,7 +14,7 @@ from calibrant.recipes import import_name
 #: Options that calibrant sets itself, and how.
 OURS: Final = {
     **dict.fromkeys(("max_epochs", "min_epochs", "max_steps", "min_steps"), "`epochs`"),
-    "check_val_every_n_epoch": "`validate_every`",
+    **dict.fromkeys(("check_val_every_n_epoch", "val_check_interval"), "`validate_every`"),
     "fast_dev_run": "`dry_run=True`",
     "enable_progress_bar": "`quiet=True`",
     **dict.fromkeys(("callbacks", "plugins", "model_registry", "default_root_dir", "enable_checkpointing"), ""),
