@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant import functional as cal, inputs, metrics, plots, posthoc, stats, tensors
+from calibrant import functional as cal, inputs, metrics, plots, posthoc, stats
 from calibrant.metrics import FUNCTIONS
 from calibrant.posthoc import CALIBRATORS
 
@@ -284,9 +284,9 @@ def test_ignored_rows_may_be_anything() -> None:
 def test_looking_at_logits_costs_a_glance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of real logits a few rows are looked at, and no sums are made."""
     seen: list[int] = []
-    monkeypatch.setattr(tensors, "_off", lambda scores: seen.append(scores.numel()))
-    corner = tensors._corner
-    monkeypatch.setattr(tensors, "_corner", lambda *x: seen.append(corner(*x).numel()) or corner(*x))
+    monkeypatch.setattr(inputs, "off_one", lambda scores: seen.append(scores.numel()))
+    corner = inputs.corner
+    monkeypatch.setattr(inputs, "corner", lambda *x: seen.append(corner(*x).numel()) or corner(*x))
     inputs.for_measuring(torch.randn(100_000, 10), torch.zeros(100_000, dtype=torch.int64))
     inputs.for_measuring(torch.randn(3, 10, 200, 200), torch.zeros(3, 200, 200, dtype=torch.int64))
     assert seen == [640, 64, 30, 3]
