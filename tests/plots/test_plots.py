@@ -45,6 +45,8 @@ def pixel_figure() -> plots.PixelReliability:
 RUNS = {"CE": [(0.70, 0.081), (0.71, 0.075)], "LS": [(0.74, 0.03)], "CALS-ALM": [(0.75, 0.015), (0.76, 0.02)]}
 BARS = {key: [[0.2, 0.3], [0.25], [0.1, 0.12]] for key in ("ece", "classwise_ece", "nll", "accuracy", "aurc")}
 UNKNOWN = {name: (data(seed=i)[0], data(200, seed=9)[0] / 2) for i, name in enumerate(("CE", "CALS"))}
+SWEPT = {key: [[[0.2, 0.3], [0.25]], [[0.1, 0.12], [0.2], [0.1]], [[0.4]]] for key in ("ece", "adaptive_ece", "nll")}
+MAPPED = {key: [[[0.2, 0.3], [0.25], []], [[0.1, 0.12], [0.2], [0.1]]] for key in ("ece", "accuracy", "nll")}
 FIGURES = {
     "ReliabilityDiagram": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model"),
     "ReliabilityDiagram 25 bins": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model", num_bins=25),
@@ -57,6 +59,8 @@ FIGURES = {
     "MethodBars": lambda: plots.MethodBars(list(RUNS), BARS),
     "ROC": lambda: plots.ROC.from_logits(UNKNOWN, title="digits and noise"),
     "ShiftCurves": lambda: plots.ShiftCurves(["CE", "CALS"], [0, 1, 2], [[0.9, 0.8, 0.6]] * 2, [[0.02, 0.05, 0.2]] * 2),
+    "Sweep": lambda: plots.Sweep("margin", ["mbls", "CALS", "CE"], [[5, 10], [5, 10, 20], []], SWEPT),
+    "SweepMap": lambda: plots.SweepMap("CALS", ["rho", "margin"], [[1, 10], [5, 10, 20]], MAPPED),
     "PixelReliability": pixel_figure,
 }
 every_figure = pytest.mark.parametrize("name", FIGURES)

@@ -10,6 +10,7 @@ from calibrant.plots.pixels import PixelReliability  # noqa: E402
 from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
 from calibrant.plots.risk_coverage import RiskCoverage  # noqa: E402
 from calibrant.plots.robustness import ROC, ShiftCurves  # noqa: E402
+from calibrant.plots.sweeps import Sweep, SweepMap  # noqa: E402
 
 __all__ = [
     "ROC",
@@ -23,4 +24,6 @@ __all__ = [
     "ReliabilityDiagram",
     "RiskCoverage",
     "ShiftCurves",
+    "Sweep",
+    "SweepMap",
 ]

@@ -12,8 +12,9 @@ from calibrant.audit import Audit, audit
 from calibrant.binning import BinStatistics
 from calibrant.errors import InputError
 from calibrant.metrics.table import MEASURES, measure, ranked
-from calibrant.plots.reliability import ReliabilityDiagram
+from calibrant.plots import ReliabilityDiagram, Sweep, SweepMap
 from calibrant.predictions import open_predictions
+from calibrant.report.sweeps import plain as sweeps_plain, sweeps
 from calibrant.report.words import headline
 from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
 
@@ -71,6 +72,7 @@ class Collected:
         methods: Audited predictions by method, one per run.
         p_values: For the difference in ECE from the first method.
         note: How the p-values were computed.
+        sweeps: Figures of swept options, by name.
     """
 
     title: str
@@ -78,6 +80,7 @@ class Collected:
     methods: dict[str, list[Source]]
     p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    sweeps: dict[str, Sweep | SweepMap] = field(default_factory=dict)
 
 
 def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> Collected:
@@ -111,7 +114,8 @@ def _of_study(folder: StudyFolder) -> Collected:
             methods.setdefault(job.method, []).append(Source.of_run(Run.load(folder.run(job.folder))))
     failed = [f"{job.method}, seed {job.seed} failed: {job.problem}" for job in study.jobs if job.state != "done"]
     p_values = {row.method: row.p_values["ece"] for row in study.summaries if "ece" in row.p_values}
-    return _checked(Collected(study.title, [*headline(study.summaries), *failed], methods, p_values, study.note))
+    words = [*headline(study.summaries), *failed] if study.summaries else failed
+    return _checked(Collected(study.title, words, methods, p_values, study.note, sweeps(study)))
 
 
 def _checked(found: Collected) -> Collected:
@@ -162,9 +166,11 @@ def content(found: Collected) -> dict[str, Any]:
         "headline": list(found.words),
         "columns": [{"key": r.key, "title": r.title, "percent": r.percent, "more": r.higher} for r in records],
         "methods": methods,
+        "sweeps": [sweeps_plain(figure) for figure in found.sweeps.values()],
         "sections": {
             **{flag: any(m[flag] for m in methods) for flag in flags},
             "scatter": len(methods) > 1,
+            "sweeps": bool(found.sweeps),
             "pooled": any(len(own) > 1 for own in found.methods.values()),
             "runs": any(source.run for source in sources),
         },

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from calibrant.files import replacing
+from calibrant.files import file_name, replacing
 from calibrant.plots import AccuracyVsECE, GammaPath, MethodBars, MetricPath, MultiplierPath, ReliabilityDiagram
 from calibrant.plots.base import Figure, close_all
+from calibrant.report.collect import Collected
 
 
-def write_figures(folder: Path, content: dict[str, Any], *, force: bool = False) -> list[Path]:
+def write_figures(folder: Path, found: Collected, content: dict[str, Any], *, force: bool = False) -> list[Path]:
     """Write every figure there is data for, as .pdf and .png."""
     written = []
-    for name, figure in figures(content).items():
+    for name, figure in {**figures(content), **found.sweeps}.items():
         for ending in ("pdf", "png"):
-            path = folder / f"{name}.{ending}"
+            path = folder / f"{file_name(name)}.{ending}"
             with replacing(path, force=force) as temporary:
                 if isinstance(figure, Figure):
                     figure.save(temporary)

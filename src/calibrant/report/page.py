@@ -61,7 +61,7 @@ class Report:
 
     def write_figures(self, folder: str | Path, *, force: bool = False) -> list[Path]:
         """Write every figure there is data for, as .pdf and .png, and return their paths."""
-        return write_figures(Path(folder), self.content, force=force)
+        return write_figures(Path(folder), self.found, self.content, force=force)
 
 
 def write_report(path: str | Path, sources: "Sequence[str | Path | Audit]", *, force: bool = False) -> None:

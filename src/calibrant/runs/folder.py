@@ -415,10 +415,14 @@ class StudyFolder:
         """Write the table as .md, .tex or .csv."""
         write_text(self.path / f"table.{ending}", text)
 
-    @property
-    def bars(self) -> Path:
-        """The figure of all methods."""
-        return self.path / "bars.png"
+    def figure(self, name: str) -> Path:
+        """A figure of the study."""
+        return self.path / f"{file_name(name)}.png"
+
+    def drop_sweeps(self) -> None:
+        """Delete the figures of swept options, which another command may have named differently."""
+        for path in self.path.glob("sweep*.png"):
+            path.unlink()
 
     @property
     def report(self) -> Path:

@@ -222,6 +222,8 @@ class JobRecord:
         folder: Its folder, inside that of the study.
         state: Whether it is done.
         problem: What went wrong.
+        base: Name of the method without the varied options.
+        options: The varied options and their values, as in the name of the method.
     """
 
     method: str
@@ -229,6 +231,8 @@ class JobRecord:
     folder: str
     state: Literal["done", "failed", "missing"]
     problem: str = ""
+    base: str = ""
+    options: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

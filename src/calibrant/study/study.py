@@ -13,6 +13,7 @@ from calibrant.metrics.table import MEASURES, measure
 from calibrant.plots import MethodBars
 from calibrant.recipes import Recipe
 from calibrant.report import Report
+from calibrant.report.sweeps import sweeps
 from calibrant.runs import STAGES, JobRecord, RunFolder, Stage, StudyFolder, StudyResult
 from calibrant.study.jobs import Job, plan, seeds_of
 from calibrant.study.launchers import State, execute
@@ -30,7 +31,8 @@ class Study:
         *recipes: Names of recipes, .yaml files, or recipes.
         losses: Keys of losses; ``["all"]`` stands for all.
         seeds: Number of seeds, or the seeds themselves.
-        varied: Fields to sweep, such as ``{"loss.margin": [5, 10]}``.
+        varied: Fields to sweep: options of one loss, such as ``{"fl.gamma": [3, 5]}``, options that mean the same in
+            several, such as ``{"loss.margin": [5, 10]}``, or any other field.
         out: Study folder; ``runs/RECIPE`` if not given.
         allow_code: Allow code from outside calibrant in recipes.
         **overrides: Fields of all recipes, as in :meth:`calibrant.train.Recipe.load`.
@@ -83,7 +85,7 @@ class Study:
             run = place.run(job.folder)
             if not run.started:
                 continue
-            study.jobs.append(Job(job.method, job.seed, run.recipe(), run))
+            study.jobs.append(Job(job.method, job.seed, run.recipe(), run, job.base, job.options))
             if job.state == "done":
                 study.state.done[run] = run.result()
             elif job.state == "failed":
@@ -236,6 +238,8 @@ class Study:
                 job.folder.name,
                 "done" if job.folder in self.state.done else "failed" if job.folder in self.state.failed else "missing",
                 self.state.failed.get(job.folder, ""),
+                job.base,
+                dict(job.options),
             )
             for job in self.jobs
         ]
@@ -247,15 +251,19 @@ class Study:
         return StudyTable(self.summarise(metrics))
 
     def save(self, metrics: Sequence[str] = ()) -> StudyResult:
-        """Write the tables, the figure of all methods, and the file that :meth:`load` reads."""
+        """Write the tables, the figures of all methods and of swept options, and the file that :meth:`load` reads."""
         result = self.summarise(metrics)
         table = StudyTable(result)
         for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
             self.folder.write_table(ending, text)
         self.folder.write_result(result)
         bars = {key: [row.values(key) for row in result.summaries] for key in table.metrics}
-        with replacing(self.folder.bars, force=True) as temporary:
+        with replacing(self.folder.figure("bars"), force=True) as temporary:
             MethodBars([row.method for row in result.summaries], bars).save(temporary)
+        self.folder.drop_sweeps()
+        for name, figure in sweeps(result).items():
+            with replacing(self.folder.figure(name), force=True) as temporary:
+                figure.save(temporary)
         return result
 
     def report(self, path: str | Path | None = None) -> Path:
