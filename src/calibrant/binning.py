@@ -5,12 +5,15 @@ edge. Bins are therefore defined by their ``M - 1`` inner edges, and every confi
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from calibrant.distributed import sum_over_processes
+
+#: Bins of equal mass, or of equal width.
+Binning = Literal["mass", "width"]
 
 
 class BinStatistics(NamedTuple):

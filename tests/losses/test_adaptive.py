@@ -19,8 +19,8 @@ OPTIONS: dict[str, list[dict]] = {
         {"margin": 3.0, "rho_period": 2, "per_class": False},
     ],
     "cals-hr": [{"margin": 3.0}],
-    "calfocal": [{}, {"per": "sample"}],
-    "adafocal": [{}, {"inverse": True}, {"momentum": 0.3}, {"num_bins": 4}],
+    "calfocal": [{}, {"per": "sample"}, {"binning": "width"}],
+    "adafocal": [{}, {"inverse": True}, {"momentum": 0.3}, {"num_bins": 4}, {"binning": "width", "gamma_init": 3.0}],
 }
 every_adaptive = pytest.mark.parametrize(("key", "options"), [(k, o) for k, os_ in OPTIONS.items() for o in os_], ids=str)
 

@@ -106,6 +106,28 @@ def test_alm_statistics(penalty: str) -> None:
         assert float(loss.constraint[k]) == pytest.approx(sum(constraints) / 25, rel=1e-6)
 
 
+def test_adafocal_in_bins_of_equal_width() -> None:
+    """Eq. 4 with bins (0, 1/5], ..., (4/5, 1], written out; bins without samples keep their gamma."""
+    loss = losses.AdaFocal(num_bins=5, binning="width", gamma_init=2.0).double()
+    expected = [2.0] * 5
+    for epoch in range(3):
+        logits, target = (1 + epoch) * torch.randn(40, 3, dtype=torch.float64), torch.randint(3, (40,))
+        loss.observe(logits, target)
+        loss.adapt()
+        bins: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
+        for row, label in zip(logits.softmax(1).tolist(), target.tolist(), strict=True):
+            bins[math.ceil(5 * max(row)) - 1].append((max(row), row.index(max(row)) == label))
+        assert not bins[0]  # a third is the least of three
+        for b, own in enumerate(bins):
+            if own:
+                confidence, accuracy = (sum(column) / len(own) for column in zip(*own, strict=True))
+                expected[b] = min(20.0, expected[b] * math.exp(confidence - accuracy))
+        torch.testing.assert_close(loss.gammas, torch.tensor(expected).double(), rtol=1e-5, atol=0)
+        torch.testing.assert_close(loss.edges, torch.tensor([0.2, 0.4, 0.6, 0.8]).double())
+    assert loss.gammas[0] == 2
+    assert losses.AdaFocal(gamma_init=3.0, gamma_max=2.0).gammas.unique().tolist() == [2.0]
+
+
 def test_one_multiplier_for_all_classes() -> None:
     """Algorithm 2 with two numbers instead of two vectors, over epochs of growing logits."""
     loss = losses.CALSALM(4, margin=5.0, rho_period=2, gamma=1.5, per_class=False).double()

@@ -389,6 +389,8 @@ BAD_OPTIONS = [
     ("mbls", {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum'"),
     ("cals-alm", {"rho_max": float("nan")}, ValueError, "rho_max must be more than 0"),
     ("cals-alm", {"rho_max": "10"}, TypeError, "rho_max must be a number"),
+    ("adafocal", {"binning": "equal"}, ValueError, "binning must be one of 'mass', 'width', got 'equal'"),
+    ("adafocal", {"gamma_init": 0}, ValueError, "gamma_init must be more than 0"),
     ("mbls", {"weight": float("inf")}, ValueError, "weight must be at least 0 and finite, got inf"),
     ("mmce", {"width": 0.0}, ValueError, "width must be at least 0.002"),
     ("adafocal", {"gamma_min": 0.0}, ValueError, "gamma_min must be at least -inf and at most -0.2"),

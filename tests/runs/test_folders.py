@@ -117,15 +117,15 @@ def test_recipe_environment_and_split(folder: RunFolder) -> None:
 
 def test_history_and_what_was_learned(folder: RunFolder) -> None:
     assert (folder.history(), folder.learned(), folder.epochs_done()) == ([], {}, 0)
-    rows = [{"epoch": 0, "train_loss": 2.5}, {"epoch": 1, "train_loss": math.nan, "ece": 0.125}]
+    rows = [{"epoch": 1, "train_loss": 2.5}, {"epoch": 1.5}, {"epoch": 2, "train_loss": math.nan, "ece": 0.125}]
     folder.write_history(rows, {})
-    first, second = folder.history()
-    assert first == {"epoch": 0.0, "train_loss": 2.5, "ece": None}  # which was not validated
-    assert (second["epoch"], second["ece"]) == (1.0, 0.125)
+    first, _, second = folder.history()
+    assert first == {"epoch": 1.0, "train_loss": 2.5, "ece": None}  # which was not validated
+    assert (second["epoch"], second["ece"]) == (2.0, 0.125)
     assert math.isnan(second["train_loss"])
     assert folder.epochs_done() == 2
     assert not (folder.path / "learned.npz").exists()
-    folder.write_history(rows[:1], {"multipliers": np.ones((1, 3))})
+    folder.write_history(rows[:2], {"multipliers": np.ones((1, 3))})
     assert folder.epochs_done() == 1
     assert folder.learned()["multipliers"].tolist() == [[1.0, 1.0, 1.0]]
 

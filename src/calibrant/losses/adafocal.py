@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from calibrant import outcomes, tensors
-from calibrant.binning import BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
+from calibrant.binning import Binning, BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
 from calibrant.checks import in_range, one_of, whole
 from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.focal import modulate
@@ -94,7 +94,7 @@ def _largest_gamma(dtype: torch.dtype) -> float:
 
 
 class _BinnedFocal(AdaptiveLoss):
-    """Focal losses driven by the calibration of equal-mass bins of the validation confidences."""
+    """Focal losses driven by the calibration of bins of the validation confidences."""
 
     learned = ("gammas", "edges", "confidences", "accuracies")
     logged = ("gammas",)
@@ -103,9 +103,10 @@ class _BinnedFocal(AdaptiveLoss):
     confidences: Tensor
     accuracies: Tensor
 
-    def __init__(self, num_bins: int, *, ignore_index: int, reduction: Reduction) -> None:
+    def __init__(self, num_bins: int, binning: Binning, *, ignore_index: int, reduction: Reduction) -> None:
         super().__init__(ignore_index=ignore_index, reduction=reduction)
         self.num_bins = whole("num_bins", num_bins, 1)
+        self.binning: Binning = one_of("binning", binning, get_args(Binning))
         # Algorithm 1, line 1: equal-width bins, assumed to be calibrated.
         midpoints = (torch.arange(num_bins, dtype=torch.float32) + 0.5) / num_bins
         self.register_buffer("edges", equal_width_edges(num_bins).to(midpoints))
@@ -124,7 +125,10 @@ class _BinnedFocal(AdaptiveLoss):
         """Re-bin the validation data, update the bins, and return each bin's calibration error C - A."""
         confidence = torch.cat([torch.zeros(0, dtype=self.edges.dtype, device="cpu"), *self._confidence])
         correct = torch.cat([torch.zeros(0, dtype=torch.bool, device="cpu"), *self._correct])
-        edges = equal_mass_edges(confidence, self.num_bins, self._add_up).to(confidence)
+        edges = equal_width_edges(self.num_bins)
+        if self.binning == "mass":
+            edges = equal_mass_edges(confidence, self.num_bins, self._add_up)
+        edges = edges.to(confidence)
         own = bin_statistics(confidence, correct, edges)
         bins = BinStatistics(*map(self._add_up, own))
         # As at the start, a bin without samples is assumed to be calibrated.
@@ -168,7 +172,7 @@ class _BinnedFocal(AdaptiveLoss):
 class AdaFocal(_BinnedFocal):
     r"""Adaptive focal loss (AdaFocal); see :func:`adafocal_loss`.
 
-    After each epoch the validation samples are divided into M equal-mass bins by the confidence of their predicted class.
+    After each epoch the validation samples are divided into M bins of equal mass by the confidence of their predicted class.
     With C and A, the mean confidence and the accuracy of each bin (Algorithm 1, Eq. 4),
 
     .. math:: \gamma_b \leftarrow \min(\gamma_\mathrm{max}, \gamma_b \exp(C_b - A_b))
@@ -178,6 +182,9 @@ class AdaFocal(_BinnedFocal):
 
     Args:
         num_bins: Number M of bins; 10 to 20 work best in the paper.
+        binning: ``"mass"`` for bins of equal mass, ``"width"`` for bins of equal width, whose edges stay; the gamma of a bin
+            without samples is kept.
+        gamma_init: Initial gammas (1 in the paper).
         gamma_max: Largest gamma; ``math.inf`` for no limit.
         inverse: The later version of the method (NeurIPS 2022), in which gammas can turn negative: where the absolute value
             of a gamma falls below ``switch``, it jumps to ``switch`` with the other sign. A negative gamma selects the
@@ -213,6 +220,8 @@ class AdaFocal(_BinnedFocal):
         self,
         *,
         num_bins: int = 15,
+        binning: Binning = "mass",
+        gamma_init: float = 1.0,
         gamma_max: float = 20.0,
         inverse: bool = False,
         scale: float = 1.0,
@@ -222,14 +231,15 @@ class AdaFocal(_BinnedFocal):
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(num_bins, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_bins, binning, ignore_index=ignore_index, reduction=reduction)
         self.gamma_max = gamma_max if gamma_max == math.inf else in_range("gamma_max", gamma_max, 0, above=True)
         self.inverse = bool(inverse)
         self.scale = in_range("scale", scale, 0)
         self.momentum = momentum if momentum is None else in_range("momentum", momentum, 0, 1)
         self.switch = in_range("switch", switch, 0, above=True)
         self.gamma_min = in_range("gamma_min", gamma_min, -math.inf, -switch)
-        self.gammas.clamp_(max=gamma_max)
+        self.gamma_init = in_range("gamma_init", gamma_init, 0, above=True)
+        self.gammas.fill_(min(gamma_init, gamma_max))
         if self.inverse and self.momentum is not None:
             raise ValueError("momentum is defined for positive gammas only: pass either momentum or inverse=True, not both")
 
@@ -256,7 +266,7 @@ class AdaFocal(_BinnedFocal):
 class CalFocal(_BinnedFocal):
     r"""Calibration-aware focal loss (CalFocal), the predecessor of AdaFocal.
 
-    With C and A the mean confidence and the accuracy of equal-mass bins of the validation confidences, and p the probability
+    With C and A the mean confidence and the accuracy of bins of the validation confidences, and p the probability
     of a training sample's true class, which lies in bin b:
 
     .. math::
@@ -268,6 +278,7 @@ class CalFocal(_BinnedFocal):
     Args:
         scale: :math:`\lambda`; the paper tries 10 and 100.
         num_bins: Number of bins.
+        binning: ``"mass"`` for bins of equal mass, ``"width"`` for bins of equal width.
         per: ``"bin"`` or ``"sample"``.
         ignore_index: Label of samples or pixels to ignore, also in the statistics.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -296,11 +307,12 @@ class CalFocal(_BinnedFocal):
         scale: float,
         *,
         num_bins: int = 15,
+        binning: Binning = "mass",
         per: Literal["bin", "sample"] = "bin",
         ignore_index: int = -100,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(num_bins, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_bins, binning, ignore_index=ignore_index, reduction=reduction)
         self.scale = in_range("scale", scale, 0)
         self.per: Literal["bin", "sample"] = one_of("per", per, get_args(Literal["bin", "sample"]))
 

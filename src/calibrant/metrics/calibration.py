@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from calibrant import inputs, tensors
-from calibrant.binning import BinStatistics, bin_statistics, equal_width_edges
+from calibrant.binning import Binning, BinStatistics, bin_statistics, equal_width_edges
 from calibrant.checks import one_of, whole
 from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
-from calibrant.metrics.estimators import Binning, SortedOutcomes, sort_outcomes
+from calibrant.metrics.estimators import SortedOutcomes, sort_outcomes
 from calibrant.outcomes import Outcomes, top_label
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs, outcomes, tensors
-from calibrant.binning import BinStatistics, bin_index, equal_width_edges, sums_by
+from calibrant.binning import Binning, BinStatistics, bin_index, equal_width_edges, sums_by
 from calibrant.checks import one_of, whole
 from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
-from calibrant.metrics.estimators import Binning
 from calibrant.outcomes import Outcomes, Softmax
 from calibrant.tensors import Block, Samples
 

@@ -4,15 +4,13 @@ Both see only counts, confidences and numbers of correct predictions, so the sam
 fine grid that is filled while streaming, and on resamples, which are leading dimensions.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from calibrant.binning import BinStatistics, equal_width_edges, sums_by
+from calibrant.binning import Binning, BinStatistics, equal_width_edges, sums_by
 from calibrant.outcomes import Outcomes
-
-Binning = Literal["mass", "width"]
 
 
 class SortedOutcomes(NamedTuple):

@@ -15,11 +15,11 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from calibrant import tensors
-from calibrant.binning import BinStatistics
+from calibrant.binning import Binning, BinStatistics
 from calibrant.checks import one_of, whole
 from calibrant.inputs import Array, Task
 from calibrant.metrics import classwise, estimators, scores, segmentation
-from calibrant.metrics.estimators import Binning, Grid, SortedOutcomes
+from calibrant.metrics.estimators import Grid, SortedOutcomes
 from calibrant.metrics.panel import Panel
 from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums, as_bins
 from calibrant.outcomes import Outcomes, top_label

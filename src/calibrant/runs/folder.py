@@ -290,9 +290,9 @@ class RunFolder:
     def epochs_done(self) -> int:
         """Number of finished epochs."""
         try:
-            with self._history.open("rb") as file:
-                return sum(1 for _ in file) - 1
-        except OSError:
+            with self._history.open() as file:
+                return max((int(float(line.partition(",")[0])) for line in list(file)[1:]), default=0)
+        except (OSError, ValueError):
             return 0
 
     def ood(self) -> dict[str, OODResult]:
