@@ -128,6 +128,7 @@ def test_history_and_what_was_learned(folder: RunFolder) -> None:
     folder.write_history(rows[:2], {"multipliers": np.ones((1, 3))})
     assert folder.epochs_done() == 1
     assert folder.learned()["multipliers"].tolist() == [[1.0, 1.0, 1.0]]
+    assert folder.learned()["epoch"].tolist() == [1]  # if not given, as in older runs
 
 
 def test_results_beyond_the_test_part(folder: RunFolder) -> None:

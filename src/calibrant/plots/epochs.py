@@ -34,7 +34,7 @@ class MultiplierPath(Figure):
         ([0, 1], 1.0)
     """
 
-    epochs: list[int]
+    epochs: list[float]
     highest: list[float]
     mean: list[float]
     lowest: list[float]
@@ -92,7 +92,7 @@ class GammaPath(Figure):
         [[1.0, 1.0], [1.428, 1.0]]
     """
 
-    epochs: list[int]
+    epochs: list[float]
     gammas: list[list[float]]
     errors: list[list[float]]
 
@@ -144,7 +144,7 @@ class MetricPath(Figure):
     """
 
     names: list[str]
-    epochs: list[list[int]]
+    epochs: list[list[float]]
     ece: list[list[float]]
     accuracy: list[list[float]]
 

@@ -246,6 +246,7 @@ def _multipliers(learned: Mapping[str, np.ndarray], found: Audit) -> dict[str, A
         return None
     values = np.asarray(learned["multipliers"], dtype=np.float64)
     return {
+        "epochs": learned["epoch"].tolist(),
         "max": values.max(1).tolist(),
         "mean": values.mean(1).tolist(),
         "min": values.min(1).tolist(),
@@ -260,6 +261,7 @@ def _gammas(learned: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
     found = {name: np.asarray(learned[name], dtype=np.float64) for name in learned}
     lower = np.concatenate([np.zeros((len(found["edges"]), 1)), found["edges"]], axis=1)
     return {
+        "epochs": learned["epoch"].tolist(),
         "gammas": found["gammas"].T.tolist(),
         "errors": (found["confidences"] - found["accuracies"]).T.tolist(),
         "validation": found["confidences"].T.tolist(),

@@ -43,17 +43,15 @@ def figures(content: dict[str, Any]) -> dict[str, Any]:
             key: [[h[key][i] for i in own] for h, own in zip(first, kept, strict=True)]
             for key in ("epoch", "ece", "accuracy")
         }
-        epochs = [[int(e) for e in own] for own in columns["epoch"]]
-        found["epochs"] = MetricPath([m["name"] for m in trained], epochs, columns["ece"], columns["accuracy"])
+        found["epochs"] = MetricPath([m["name"] for m in trained], columns["epoch"], columns["ece"], columns["accuracy"])
     for m in methods:
         label = "".join(c if c.isalnum() or c in "-=." else "-" for c in m["name"])
         if m["multipliers"]:
             own = m["multipliers"]
-            steps = list(range(len(own["max"])))
-            found[f"multipliers-{label}"] = MultiplierPath(steps, own["max"], own["mean"], own["min"], {})
+            found[f"multipliers-{label}"] = MultiplierPath(own["epochs"], own["max"], own["mean"], own["min"], {})
         if m["gammas"]:
             rows = {key: [list(row) for row in zip(*m["gammas"][key], strict=True)] for key in ("gammas", "errors")}
-            found[f"gammas-{label}"] = GammaPath(list(range(len(rows["gammas"]))), rows["gammas"], rows["errors"])
+            found[f"gammas-{label}"] = GammaPath(m["gammas"]["epochs"], rows["gammas"], rows["errors"])
     return found
 
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from calibrant.audit import Audit
-from calibrant.errors import InputError
+from calibrant.errors import InputError, input_errors
 from calibrant.files import HIDDEN, file_name, locked, read_json, read_text, replacing, write_json, write_text
+from calibrant.metrics import EpochBins
 from calibrant.predictions import Predictions, open_predictions
 from calibrant.recipes import Recipe
 from calibrant.recipes.recipe import read_yaml
@@ -35,7 +36,7 @@ class RunFolder:
     FOLDERS = ("checkpoints", "predictions", "logs", "figures")
     FILES = (
         *("metrics.json", "ood.json", "ood-*.png", "shift.json", "shift.png", "error.txt"),
-        *("history.csv", "learned.npz", "split.npz", "environment.json", "recipe.yaml"),
+        *("history.csv", "learned.npz", "bins.npz", "split.npz", "environment.json", "recipe.yaml"),
     )
 
     def __init__(self, path: "str | Path | RunFolder") -> None:
@@ -167,6 +168,10 @@ class RunFolder:
         return self.path / "learned.npz"
 
     @property
+    def _bins(self) -> Path:
+        return self.path / "bins.npz"
+
+    @property
     def _ood(self) -> Path:
         return self.path / "ood.json"
 
@@ -267,14 +272,18 @@ class RunFolder:
                 raise InputError(f"{self._history} cannot be read ({error}); train again, or delete it") from error
 
     def learned(self) -> dict[str, np.ndarray]:
-        """What an adaptive loss learned over time: one row per epoch of each buffer."""
+        """What an adaptive loss learned over time: one row per validation of each buffer, and the ``epoch`` of each row."""
         if not self._learned.exists():
             return {}
         try:
             with np.load(self._learned, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files}
+                learned = {name: found[name] for name in found.files}
         except Exception as error:
             raise InputError(f"{self._learned} cannot be read ({type(error).__name__}: {error}); delete it") from error
+        rows = max(map(len, learned.values()), default=0)
+        if len(learned.get("epoch", ())) != rows:  # an older run, with one row per epoch
+            learned["epoch"] = np.arange(1.0, rows + 1)
+        return learned
 
     def write_history(self, rows: Sequence[Mapping[str, float]], learned: Mapping[str, np.ndarray]) -> None:
         """Write losses and measures of each epoch, and what an adaptive loss has learned."""
@@ -286,6 +295,8 @@ class RunFolder:
         write_text(self._history, text.getvalue())
         if learned:
             _write_arrays(self._learned, learned)
+        if bins:
+            _write_arrays(self._bins, bins)
 
     def epochs_done(self) -> int:
         """Number of finished epochs."""
@@ -430,7 +441,17 @@ class StudyFolder:
         return self.path / "report.html"
 
 
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except Exception as error:
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}); delete it") from error
+
+
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with replacing(path, force=True) as temporary:
         content: dict[str, Any] = dict(arrays)
-        np.savez(temporary, **content)
+        np.savez_compressed(temporary, **content)
