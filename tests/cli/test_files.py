@@ -662,3 +662,23 @@ def test_labels_may_be_left_out_when_applying() -> None:
     file = open_predictions("out.npz")
     assert not file.has_target
     assert next(iter(file.chunks())).logits.shape == (N, K)
+
+
+def test_a_reader_that_leaves_does_not_stop_the_command(tmp_path: Path) -> None:
+    """As in ``calibrant evaluate predictions.npz | head -1``: what was asked for is still written."""
+    logits = torch.randn(200, 3)
+    np.savez(tmp_path / "some.npz", logits=logits.numpy(), labels=logits.argmax(1).numpy())
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            reading, writing = os.pipe()
+            os.close(reading)
+            os.dup2(writing, 1)
+            sys.stdout = os.fdopen(1, "w")
+            where = str(tmp_path / "numbers.json")
+            code = main(["evaluate", str(tmp_path / "some.npz"), "--resamples", "20", "--out", where])
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (tmp_path / "numbers.json").exists()

@@ -11,7 +11,7 @@ other columns unchanged, or as an .npz. Logits become log-probabilities, which s
 probabilities, unless --as says otherwise.
 
 example:
-  calibrant apply calibrator test.npz --output calibrated.npz
+  calibrant apply calibrator test.npz --out calibrated.npz
 """
 
 
@@ -21,7 +21,12 @@ def parser() -> Parser:
     options.add_argument("calibrator", metavar="CALIBRATOR", help="Folder of a saved calibrator.")
     options.add_argument("file", metavar="FILE", help="A prediction file, or a run folder.")
     options.add_argument(
-        "--output", "-o", metavar="FILE", required=True, help="The file to write, with the extension of FILE, or .npz."
+        "--out",
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="The file to write, with the extension of FILE, or .npz.",
     )
     options.option("--as", metavar="KIND", type=str, help="What to write: logits or probs; as in FILE if not given.")
     options.reading_options()
@@ -42,9 +47,9 @@ def run(config: Any) -> None:
     with input_errors():
         calibrator = posthoc.load(config.calibrator)
     file = open_file(config.file, config, labels=False)
-    check_output(file, config.output)
-    protect_runs(config.output)
-    refuse_existing(config.output, force=config.force)
+    check_output(file, config.out)
+    protect_runs(config.out)
+    refuse_existing(config.out, force=config.force)
     if file.num_classes != calibrator.num_classes:
         raise InputError(
             f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted on {calibrator.num_classes}"
@@ -53,5 +58,5 @@ def run(config: Any) -> None:
         raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), but {file.path} is not dense")
     with progress(f"calibrating {file.path.name}", None) as advance:
         transform = partial(calibrator.transform, probs=False)
-        rewrite(file, config.output, transform, kind=kind, force=config.force, advance=advance)
-    wrote(config.output)
+        rewrite(file, config.out, transform, kind=kind, force=config.force, advance=advance)
+    wrote(config.out)

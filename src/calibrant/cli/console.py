@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +20,18 @@ if TYPE_CHECKING:
     from calibrant.evaluation import TrainedNetwork
     from calibrant.runs import RunFolder
 
+
+class _Console(Console):
+    """A console whose reader may leave early, as in ``calibrant evaluate ... | head``: what is left to do is still done."""
+
+    def on_broken_pipe(self) -> None:
+        """Print the rest to nowhere."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 # Names of files and classes are printed verbatim: no :emoji: and no [markup]
-out = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
+out = _Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 #: Maximum length of a message before its middle is cut; foreign files may hold names of any length.

@@ -35,7 +35,7 @@ def parser() -> Parser:
         help="Training samples of each class, one per line: adds results by head, medium and tail.",
     )
     options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
-    options.option("--output", metavar="FILE", help="Write all numbers to a .json.")
+    options.option("--out", "--output", metavar="FILE", help="Write all numbers to a .json.")
     options.option("--report", metavar="FILE", help="Write a self-contained .html page.")
     return options
 
@@ -45,7 +45,7 @@ def run(config: Any) -> None:
     from calibrant import audit
     from calibrant.files import replacing, write_json
 
-    check_measuring(config, config.output, config.report)
+    check_measuring(config, config.out, config.report)
     files = [open_file(path, config) for path in config.files]
     counts = None if config.counts is None else read_counts(config.counts, files[0])
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
@@ -61,10 +61,10 @@ def run(config: Any) -> None:
         out.print(one.verdict, markup=False)
         if math.isinf(one["nll"]):
             out.print(f"{one.name}: the NLL is infinite because a true class has probability 0.", markup=False)
-    if config.output is not None:
+    if config.out is not None:
         content = {"files": [one.to_dict() for one in audits], "comparisons": [c.to_dict() for c in comparisons]}
-        write_json(config.output, content)
-        wrote(config.output)
+        write_json(config.out, content)
+        wrote(config.out)
     if config.figure is not None:
         with replacing(config.figure, force=True) as temporary:
             audit.figure(audits).savefig(temporary)

@@ -20,7 +20,7 @@ def parser() -> Parser:
     options = Parser(description="Write a report.\n\n" + EXAMPLE)
     options.add_argument("sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or prediction files.")
     options.option(
-        "--output", metavar="FILE", help="The page; by default report.html in the first folder, or here for files."
+        "--out", "--output", metavar="FILE", help="The page; by default report.html in the first folder, or here for files."
     )
     options.option("--figures", metavar="FOLDER", help="Also write the papers' figures, as .pdf and .png.")
     return options
@@ -31,7 +31,7 @@ def run(config: Any) -> None:
     from calibrant.report import Report
 
     first = Path(config.sources[0])
-    output = Path(config.output) if config.output else (first if first.is_dir() else Path()) / "report.html"
+    output = Path(config.out) if config.out else (first if first.is_dir() else Path()) / "report.html"
     protect_runs(str(output))
     report = Report(*config.sources)
     report.write(output, force=True)
