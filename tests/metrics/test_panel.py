@@ -120,6 +120,7 @@ def test_dense_with_other_bins() -> None:
     result = panel.compute()
     assert result.ece == pytest.approx(float(cal.ece(logits, target, num_bins=7)), rel=1e-6)
     assert result.mean_iou == pytest.approx(float(cal.mean_iou(logits, target)))
+    assert result.foreground_iou == pytest.approx(float(cal.mean_iou(logits, target, rule="released")))
 
 
 def test_classes_and_groups_are_subsets() -> None:
@@ -170,7 +171,7 @@ def test_what_a_result_has() -> None:
     assert set(result.values()) == known
     assert result.values() == {key: getattr(result, key) for key in result.values()}
     assert set(result.values(1)) == {"accuracy", "mean_iou", "ece", "adaptive_ece", "nll"}
-    assert set(result.scalars()) == set(result.values(3)) - {"mean_iou"}
+    assert set(result.scalars()) == set(result.values(3)) - {"mean_iou", "foreground_iou"}
     assert all(type(value) is float for value in result.scalars().values())
     for name in ("image_ece", "shift_ece", "top_k_accuracy", "esce"):
         with pytest.raises(AttributeError, match=f"a panel has no '{name}'"):
@@ -244,6 +245,7 @@ def test_memory_of_many_classes_is_that_of_a_few_rows_for_each() -> None:
     result = panel.compute()
     assert result.samples == 2 * samples  # peak_memory runs it twice
     assert result.mean_iou == pytest.approx(float(cal.mean_iou(logits, target)))
+    assert result.foreground_iou == pytest.approx(float(cal.mean_iou(logits, target, rule="released")))
     module = metrics.CalibrationPanel(classes)
     module.update(logits, target)
     assert sum(part.numel() * part.element_size() for part in module.metric_state.values()) < 6 * 8 * 15 * classes + 4e6

@@ -1,5 +1,7 @@
 """Intervals of segmented images, which are drawn as a whole."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -35,9 +37,11 @@ def brute_force(logits: Tensor, target: Tensor, num_bins: int) -> dict[str, floa
         own += [mean_gap(pixels, num_bins)] if pixels else []
     label, predicted = [p[2] for p in pooled], [p[1] for p in pooled]
     classes = sorted({*label, *predicted})
+    of_each = jaccard_score(label, predicted, labels=range(1, logits.shape[1]), average=None, zero_division=0)
     return {
         "accuracy": float(np.mean(np.array(label) == np.array(predicted))),
         "mean_iou": float(jaccard_score(label, predicted, labels=classes, average="macro")),
+        "foreground_iou": float(np.mean(of_each)),
         "ece": mean_gap(pooled, num_bins),
         "overconfidence": sum(w * max(0.0, g) for w, g in gaps(pooled, num_bins)),
         "underconfidence": sum(w * max(0.0, -g) for w, g in gaps(pooled, num_bins)),
@@ -121,7 +125,8 @@ def test_intervals_are_those_of_drawing_images() -> None:
     kept = [i for i in range(12) if i != 1]
     random = np.random.default_rng(2)
     measures = {
-        **{name: getattr(cal, name) for name in found if name != "image_ece"},
+        **{name: getattr(cal, name) for name in found if name not in ("image_ece", "foreground_iou")},
+        "foreground_iou": partial(cal.mean_iou, rule="released"),
         "image_ece": lambda x, y, ignore_index: cal.per_image(cal.ece, x, y, ignore_index=ignore_index),
     }
     drawn: dict[str, list[float]] = {name: [] for name in measures}

@@ -55,11 +55,13 @@ def check_measures(found: Audit, logits: Tensor, target: Tensor) -> None:
     assert found["accuracy"] == pytest.approx((label == predicted).mean(), abs=1e-9)
     assert found["mean_iou"] == pytest.approx(jaccard_score(label, predicted, labels=present, average="macro"), abs=1e-9)
     assert found["mean_iou"] == pytest.approx(float(cal.mean_iou(logits, target, ignore_index=255)), abs=1e-9)
+    each = jaccard_score(label, predicted, labels=range(1, logits.shape[1]), average=None, zero_division=0)
+    assert found["foreground_iou"] == pytest.approx(each.mean(), abs=1e-9)  # without the background, as released with CALS
     edge = 3 / int(kept.sum())  # NumPy's softmax may put a pixel or two on the other side of a bin's edge
     assert found["ece"] == pytest.approx(calibration_error(logits, target), abs=edge)
     assert found["image_ece"] == pytest.approx(np.mean(per_image), abs=edge)
     assert found["image_ece"] == pytest.approx(float(cal.per_image(cal.ece, logits, target, ignore_index=255)), abs=edge)
-    for name in ("accuracy", "mean_iou", "ece", "image_ece"):
+    for name in ("accuracy", "mean_iou", "foreground_iou", "ece", "image_ece"):
         interval = found.intervals[name]
         assert interval.value == pytest.approx(found[name], abs=1e-6)
         assert 0 <= interval.low <= interval.value <= interval.high <= 1

@@ -94,12 +94,10 @@ def from_panel(
     test: stats.CalibrationTest | None,
 ) -> Audit:
     """The audit of what a panel measured."""
-    values = result.values()
     dense = "image_ece" in intervals
+    values = result.values(dense=dense)
     if dense:
         values["image_ece"] = intervals["image_ece"].value
-    else:
-        values.pop("mean_iou", None)  # meaningful for segmentation only
     confidence, accuracy = result.bins.means()
     errors = calibration_error(result.class_bins).tolist()
     rows = [
