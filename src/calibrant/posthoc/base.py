@@ -219,6 +219,8 @@ class Calibrator(nn.Module, ABC):
         if inside:
             named = ", ".join(str(folder / name) for name in inside)
             raise ValueError(f"{folder} holds the calibrators {', '.join(inside)}; choose one: {named}")
+        if not folder.exists():
+            raise ValueError(f"{folder} does not exist; it should be a folder written by calibrant calibrate, or by save()")
         try:
             content = json.loads((folder / OPTIONS).read_text())
             checksum = content.pop("checksum", None)
@@ -234,8 +236,9 @@ class Calibrator(nn.Module, ABC):
         except ModuleNotFoundError:
             raise
         except Exception as error:
+            reason = "a file is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
             raise ValueError(
-                f"{folder} does not hold a calibrator ({type(error).__name__}: {error}); "
+                f"{folder} does not hold a calibrator ({reason}); "
                 "it needs the files calibrator.json and state.safetensors that save() writes"
             ) from error
         return calibrator
