@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -273,12 +274,35 @@ def test_published_files_are_read_where_they_are(
     logits = torch.cat([own for own, _ in trained.batches(part)])
     assert third["before"]["nll"] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, part.y)), rel=1e-5)
     assert third["before"]["nll"] != pytest.approx(none["before"]["nll"])
+    names = {
+        "zoom_blur:3": levels[2],
+        "CIFAR-10-C/zoom_blur:5": levels[4],
+        "CIFAR-10-C/zoom_blur.npy": np.concatenate(levels),
+    }
+    for name, images in names.items():  # as OOD data
+        result = ood.detect(run, name)
+        known, unknown = ood.pair(run, name)
+        part = Images(torch.from_numpy(images).movedim(-1, 1), torch.zeros(len(images), dtype=torch.int64))
+        torch.testing.assert_close(unknown, torch.cat([own for own, _ in trained.batches(part)]), rtol=1e-4, atol=1e-4)
+        entropies = np.concatenate([scipy.stats.entropy(z.softmax(1).numpy(), axis=1) for z in (known, unknown)])
+        labels = np.arange(len(entropies)) >= len(known)
+        assert result.before["entropy"].auroc == pytest.approx(roc_auc_score(labels, entropies), abs=1e-6)
+        assert result.samples == len(images)
+    assert ood.detect(run, "zoom_blur:3", load=never) == ood.detect(run, "zoom_blur:3")  # which is not predicted again
+    for name, message in {
+        "zoom_blur:6": "a corruption has severities from zoom_blur:1 to zoom_blur:5; got 'zoom_blur:6'",
+        "CIFAR-10-C/labels.npy": "images must be",
+        "CIFAR-10-C/labels:1": "must hold uint8 images",
+        "CIFAR-10-C/snow:1": "'CIFAR-10-C/snow:1' is not one of mnist",
+    }.items():
+        assert main(["ood", str(run), "--ood", name]) == 2
+        assert message in capsys.readouterr().err
     whole = (folder / "zoom_blur.npy").read_bytes()
     np.save(folder / "short.npy", np.concatenate(levels)[:20])
     np.save(folder / "turned.npy", np.concatenate(levels).transpose(0, 3, 1, 2))
     (folder / "cut.npy").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.npy").write_bytes(b"")
-    broken = {"short": "with 200 labels", "turned": "must hold uint8 images"}
+    broken = {"short": "has 20 images, but there are 200 labels", "turned": "must hold uint8 images"}
     broken |= dict.fromkeys(("cut", "empty"), "cannot be read")
     for name, message in {**broken, "fog": "'fog' is not among the published files of"}.items():
         assert main(["shift", str(run), "--corruptions", name]) == 2

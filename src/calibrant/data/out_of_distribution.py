@@ -17,6 +17,7 @@ from calibrant.data.images import Files, Images, read_image
 from calibrant.data.newsgroups import read_texts
 from calibrant.data.part import Part
 from calibrant.data.places import data_root, locate
+from calibrant.data.published import Published
 from calibrant.data.table import CORRUPTIONS
 from calibrant.data.texts import Texts, encode, words
 from calibrant.errors import MissingDataError
@@ -40,8 +41,9 @@ def unknown(
     Args:
         name: The test part of mnist, fashion-mnist, cifar10, cifar100 or svhn; ``noise`` for pixels drawn from a Gaussian of
             mean 0.5 and standard deviation 1, clipped to [0, 1]; ``CORRUPTION:SEVERITY``, such as ``fog:5``, for the data
-            set's own test images, corrupted; a folder of images; an .npz with an array ``x`` or ``test_x``. For texts, a
-            folder or csv of texts.
+            set's own test images, corrupted, or the published ones if CIFAR-10-C or CIFAR-100-C is in the data folder;
+            ``CIFAR-10-C/fog:5`` for these in any case; a folder of images; an .npz with an array ``x`` or ``test_x``; an
+            .npy. For texts, a folder or csv of texts.
         like: The data set the network was trained on.
         root: Data folder.
         size: Side of the network's images, for a data set that is read from files.
@@ -56,6 +58,11 @@ def unknown(
     if isinstance(like.test, Texts):
         return _texts(name, like, like.test, root, limit, random)
     shape = tuple(like.test.x.shape[1:]) if isinstance(like.test, Images) else (3, size, size)
+    published = Published.find(name, like.name, root)
+    if published is not None:
+        images = published.read()
+        some = images[_some(len(images), limit, random).numpy()]
+        return _images(_checked(published.path, some), shape, like)
     kind, _, severity = name.partition(":")
     if kind in CORRUPTIONS:
         if not isinstance(like.test, Images):
@@ -102,8 +109,8 @@ def _files(
     place = locate(name, root)
     if place is None:
         raise MissingDataError(
-            f"{name!r} is not one of {', '.join(SOURCES)}, noise, or a corruption such as fog:5, and no folder or .npz of "
-            f"that name exists here or under {data_root(root)}"
+            f"{name!r} is not one of {', '.join(SOURCES)}, noise, or a corruption such as fog:5, and no folder, .npz or "
+            f".npy of that name exists here or under {data_root(root)}"
         )
     if not place.is_dir():
         x = _array(place)
@@ -130,14 +137,22 @@ def _array(place: Path) -> Tensor:
         with np.load(place, allow_pickle=False) as archive:
             names = archive.files
             found = next((key for key in ("x", "test_x", "images") if key in names), None)
-            x = None if found is None else torch.from_numpy(archive[found])
+            x = None if found is None else archive[found]
     except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{place} cannot be read as an .npz of images ({error})") from error
     if x is None:
         raise ValueError(f"{place} has no array x, test_x or images; it has {', '.join(names)}")
-    if not len(x):
+    return _checked(place, x)
+
+
+def _checked(place: Path, x: np.ndarray) -> Tensor:
+    """Images of a file, with channels first."""
+    if not x.ndim or not len(x):
         raise ValueError(f"{place} holds no images")
-    return channels_first(x)
+    try:
+        return channels_first(torch.from_numpy(np.array(x)))
+    except TypeError as error:
+        raise ValueError(f"{place} holds {x.dtype}, not images") from error
 
 
 def _images(x: Tensor, shape: tuple[int, ...], like: DataSet) -> Images:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from calibrant import data, stats
 from calibrant.data.places import locate
+from calibrant.data.published import Published
 from calibrant.errors import input_errors
 from calibrant.evaluation.network import TrainedNetwork
 from calibrant.metrics import ood_aupr, ood_fpr95
@@ -51,7 +52,8 @@ def detect(
     folder = RunFolder(folder)
     folder.require_finished()
     known, file = folder.ood(), folder.ood_predictions(name)
-    source = _fingerprint(name, root or folder.recipe().data.root)
+    own = folder.recipe().data
+    source = _fingerprint(name, own.name, root or own.root)
     before = known.get(name)
     if not force and file.exists() and before is not None and (before.limit, before.source) == (limit, source):
         return before
@@ -78,9 +80,11 @@ def detect(
         return result
 
 
-def _fingerprint(name: str, root: str | None) -> str:
+def _fingerprint(name: str, known: str, root: str | None) -> str:
     """Where OOD data comes from and, for files, a checksum of names, sizes and times."""
-    place = locate(name, root)
+    with input_errors():
+        published = Published.find(name, known, root)
+    place = locate(name, root) if published is None else published.path
     if place is None:
         return str(data.data_root(root).resolve())
     paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())

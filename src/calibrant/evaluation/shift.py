@@ -6,23 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant import stats
-from calibrant.data import CORRUPTIONS, SEVERITIES, Images, Part, corrupt, data_root
-from calibrant.errors import InputError, MissingDataError, input_errors, lookup
+from calibrant.data import CORRUPTIONS, SEVERITIES, Part, corrupt
+from calibrant.data.published import published_images, published_names, published_set
+from calibrant.errors import InputError, input_errors, lookup
 from calibrant.evaluation.network import TrainedNetwork
 from calibrant.evaluation.ood import Loader
 from calibrant.metrics import Panel, PanelResult
 from calibrant.metrics.table import ranked
 from calibrant.plots import ShiftCurves
-from calibrant.recipes import Recipe
 from calibrant.runs import STAGES, RunFolder, ShiftRecord, ShiftResult, Stage
-
-#: Published sets of corrupted test images, by the data set they belong to.
-PUBLISHED = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}
 
 
 def measure_shift(
@@ -58,8 +54,9 @@ def measure_shift(
     for severity in severities:
         if severity not in SEVERITIES:
             raise InputError(f"`severities` must be from 1 to 5, got {severity}")
-    published = _published(folder.recipe(), root)
-    names = list(corruptions or (_names(published) if published else CORRUPTIONS))
+    own = folder.recipe().data
+    published = published_set(own.name, root or own.root)
+    names = list(corruptions or (published_names(published) if published else CORRUPTIONS))
     fresh = ShiftResult(seed, "generated" if published is None else "published")
     known = folder.shift() or fresh
     same = (known.seed, known.source) == (fresh.seed, fresh.source)
@@ -97,16 +94,6 @@ def curves(results: dict[str, ShiftResult]) -> ShiftCurves:
     return ShiftCurves([name for name, _, _ in lines], lines[0][1].severities, accuracy, ece)
 
 
-def _published(recipe: Recipe, root: str | None) -> Path | None:
-    name = PUBLISHED.get(recipe.data.name)
-    folder = None if name is None else data_root(root or recipe.data.root) / name
-    return folder if folder is not None and (folder / "labels.npy").exists() else None
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
-
-
 def _corrupted(
     trained: TrainedNetwork, name: str, severity: int, seed: int, published: Path | None
 ) -> tuple[Part, Callable[[Tensor], Tensor] | None]:
@@ -116,31 +103,11 @@ def _corrupted(
     if not severity:
         return test, None
     if published is not None:
-        return _from_file(published, name, severity), None
+        return published_images(published, name, severity), None
     lookup(name, CORRUPTIONS, "corruption")
     # The same noise for all runs of a study: it depends only on seed, corruption, severity and batch size.
     random = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name} {severity}".encode()))
     return test, lambda x: corrupt(x, name, severity, random)
-
-
-def _from_file(folder: Path, name: str, severity: int) -> Images:
-    """One severity's fifth of a published file, which holds the severities one after another."""
-    path = folder / f"{name}.npy"
-    if not path.exists():
-        raise InputError(f"{name!r} is not among the published files of {folder}; choose from {', '.join(_names(folder))}")
-    try:
-        x = np.load(path, mmap_mode="r", allow_pickle=False)
-        labels = np.load(folder / "labels.npy", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise MissingDataError(f"{path} cannot be read ({error})") from error
-    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[-1] != 3 or labels.shape != (len(x),) or len(x) % len(SEVERITIES):
-        raise MissingDataError(
-            f"{path} must hold uint8 images (5 N, H, W, 3) with a label each; it holds {x.dtype} {x.shape}, "
-            f"with {labels.size} labels"
-        )
-    size = len(x) // len(SEVERITIES)
-    own = slice((severity - 1) * size, severity * size)
-    return Images(torch.from_numpy(np.array(x[own])).movedim(-1, 1), torch.from_numpy(labels[own].astype(np.int64)))
 
 
 def _measured(trained: TrainedNetwork, batches: Iterable[tuple[Tensor, Tensor]], name: str, severity: int) -> ShiftRecord:
