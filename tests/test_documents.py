@@ -134,7 +134,7 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
                 Recipe.load(recipe, **parse(fields)).check()
             case ["calibrant", "train" | "compare", *_]:
                 with contextlib.redirect_stdout(io.StringIO()):
-                    assert calibrant([*command[1:], "--epochs", "1", "--quiet"]) == 0, command
+                    assert calibrant([*command[1:], "--epochs", "1", "--data.limit", "150", "--quiet"]) == 0, command
             case ["calibrant", *arguments]:
                 with contextlib.redirect_stdout(io.StringIO()):
                     assert calibrant(arguments) == 0, command

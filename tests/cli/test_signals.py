@@ -121,8 +121,10 @@ def test_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
         with monkeypatch.context() as patch:
             patch.setattr(Module, "training_step", stop)
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal
             with pytest.raises(problem) as caught:
                 fit(recipe, tmp_path / "run", quiet=True)
+        signal.signal(signal.SIGINT, before)
         assert getattr(caught.value, "code", 143) == 143
         assert 1 <= len(RunFolder(tmp_path / "run").history()) < 3
     assert fit(recipe, tmp_path / "run", quiet=True) is not None

@@ -208,8 +208,8 @@ def test_of_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_constant_over_500_updates() -> None:
-    """Of (2, 21, 256, 256) logits each: 65 million pixels. The peak after 500 is that after 20."""
+def test_memory_is_constant_over_updates() -> None:
+    """Of (2, 21, 256, 256) logits each: the peak after 120, 16 million pixels, is that after 20."""
     panel = metrics.CalibrationPanel(21, ignore_index=255)
     logits = 3 * torch.randn(2, 21, 256, 256)
     target = torch.randint(21, (2, 256, 256))
@@ -222,11 +222,11 @@ def test_memory_is_constant_over_500_updates() -> None:
         panel.update(logits, target)
     state = sum(value.numel() * value.element_size() for value in panel.metric_state.values())
     before = peak()
-    for _ in range(480):
+    for _ in range(100):
         panel.update(logits, target)
     assert peak() - before < 8 * 1024
     assert sum(value.numel() * value.element_size() for value in panel.metric_state.values()) == state < 3e6
-    assert int(panel.own_counts.sum()) == 500 * int((target != 255).sum())
+    assert int(panel.own_counts.sum()) == 120 * int((target != 255).sum())
 
 
 def test_memory_of_many_classes_is_that_of_a_few_rows_for_each() -> None:

@@ -436,14 +436,16 @@ def test_ray_retries_a_job_whose_worker_was_killed(here: Path, monkeypatch: pyte
     thread = threading.Thread(target=kill_one)
     thread.start()
     try:
-        arguments = ["--losses", "ce", "--seeds", "1", "--epochs", "60", "--launcher", "ray", "--resources", "cpu=1"]
+        small = {"epochs": 60, "data.limit": 60}
+        fields = [word for name, value in small.items() for word in (f"--{name}", str(value))]
+        arguments = ["--losses", "ce", "--seeds", "1", *fields, "--launcher", "ray", "--resources", "cpu=1"]
         assert compare(*arguments) == 0
     finally:
         ray.shutdown()
         thread.join()
     assert killed
     assert RunFolder(here / "study/ce-seed0").environment().resumed
-    alone = fit(Recipe.load("digits-lt", loss="ce", epochs=60), here / "alone", quiet=True)
+    alone = fit(Recipe.load("digits-lt", loss="ce", **small), here / "alone", quiet=True)
     done = RunFolder(here / "study/ce-seed0").result()
     assert done.test["accuracy"] == alone.result.test["accuracy"]
     assert done.test["ece"] == pytest.approx(alone.result.test["ece"], rel=1e-6)

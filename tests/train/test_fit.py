@@ -522,18 +522,21 @@ def test_the_recipe_of_a_method_comes_from_one_place() -> None:
 
 @pytest.mark.slow
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
-    common = [
-        sys.executable, "-m", "calibrant", "train", "digits-lt", "--quiet", "--loss", "cals-alm", "--loss.margin", "1",
-        "--model", "mlp", "--epochs", "3", "--batch_size", "30", "--trainer.accelerator", "cpu",
-    ]  # fmt: skip
+    fields = {
+        "loss": "cals-alm",
+        "loss.margin": 1,
+        "model": "mlp",
+        "epochs": 3,
+        "batch_size": 30,
+        "trainer.accelerator": "cpu",
+    }
+    command = [sys.executable, "-m", "calibrant", "train", "digits-lt", "--quiet", "--out", str(tmp_path / "two")]
+    command += [word for name, value in fields.items() for word in (f"--{name}", str(value))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    processes = [
-        subprocess.Popen([*common, "--out", str(tmp_path / "one"), "--trainer.devices", "1"], env=environment),
-        subprocess.Popen(
-            [*common, "--out", str(tmp_path / "two"), "--trainer.devices", "2", "--trainer.strategy", "ddp"], env=environment
-        ),
-    ]
-    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+    two_processes = [*command, "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    with subprocess.Popen(two_processes, env=environment) as process:
+        fit(Recipe.load("digits-lt", **fields), tmp_path / "one", quiet=True)
+        assert process.wait(timeout=200) == 0
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one["loss.multipliers"].std() > 0
     for name in one:
