@@ -22,7 +22,7 @@ from calibrant.losses import METHODS, AdaptiveLoss
 from calibrant.recipes import Recipe
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS += sorted((ROOT / "studies").glob("*/README.md"))
 PRINTED = re.compile(r"^print\(.*\)  # (-?\d[\d.]*\d|\d)\b")
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

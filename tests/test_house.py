@@ -16,8 +16,8 @@ ROOMS = (
     *("errors", "checks", "extras", "registry", "files", "records"),
     *("tensors", "inputs", "distributed", "binning", "outcomes"),
     *("losses", "metrics", "posthoc", "stats", "predictions", "plots", "audit"),
-    *("data", "models", "recipes", "runs", "report"),
-    *("train", "evaluation", "study", "integrations", "cli", "functional", "__main__"),
+    *("data", "models", "recipes", "runs", "report", "integrations"),
+    *("train", "evaluation", "study", "cli", "functional", "__main__"),
 )
 
 

@@ -22,6 +22,7 @@ EXTRAS = {
     "sklearn": "",
     "timm": "vision",
     "torchvision": "vision",
+    "transformers": "hf",
     "yaml": "",
 }
 #: Names that packages are installed under, where they differ from the import names.

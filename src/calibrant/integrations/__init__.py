@@ -1,0 +1,1 @@
+"""Calibration inside other libraries: a module for each, which needs the library and is imported by name."""
