@@ -4,6 +4,11 @@ import torch
 from torch import Tensor, distributed as dist
 
 
+def world_size() -> int:
+    """Number of processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def sum_over_processes(tensor: Tensor, device: torch.device | None = None) -> Tensor:
     """Return the element-wise sum of ``tensor`` (same shape and type on every process); a collective call.
 
@@ -11,7 +16,7 @@ def sum_over_processes(tensor: Tensor, device: torch.device | None = None) -> Te
         tensor: This process's summand.
         device: This process's accelerator, if the job's backend cannot reduce on the CPU; the current one by default.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if world_size() == 1:
         return tensor
     summed = tensor.detach().to(_reducing_device(device), copy=True)
     dist.all_reduce(summed)

@@ -42,6 +42,16 @@ def pixel_figure() -> plots.PixelReliability:
     return plots.PixelReliability.from_logits(torch.rand(3, 24, 32), torch.randn(4, 24, 32), label, names, ignore_index=255)
 
 
+def bin_figure() -> plots.BinCurves:
+    recorder, rows = metrics.BinRecorder(), []
+    for epoch in range(6):
+        recorder.train(*data(seed=epoch))
+        recorder.validation(*data(seed=9 + epoch))
+        rows.append(recorder.take())
+    bins = metrics.EpochBins.from_rows(rows, range(1, 7))
+    return plots.BinCurves.from_bins({"CE": [bins], "FL": [bins, bins]}, rows=["error", "all"])
+
+
 RUNS = {"CE": [(0.70, 0.081), (0.71, 0.075)], "LS": [(0.74, 0.03)], "CALS-ALM": [(0.75, 0.015), (0.76, 0.02)]}
 BARS = {key: [[0.2, 0.3], [0.25], [0.1, 0.12]] for key in ("ece", "classwise_ece", "nll", "accuracy", "aurc")}
 UNKNOWN = {name: (data(seed=i)[0], data(200, seed=9)[0] / 2) for i, name in enumerate(("CE", "CALS"))}
@@ -59,6 +69,7 @@ FIGURES = {
     "MethodBars": lambda: plots.MethodBars(list(RUNS), BARS),
     "ROC": lambda: plots.ROC.from_logits(UNKNOWN, title="digits and noise"),
     "ShiftCurves": lambda: plots.ShiftCurves(["CE", "CALS"], [0, 1, 2], [[0.9, 0.8, 0.6]] * 2, [[0.02, 0.05, 0.2]] * 2),
+    "BinCurves": bin_figure,
     "Sweep": lambda: plots.Sweep("margin", ["mbls", "CALS", "CE"], [[5, 10], [5, 10, 20], []], SWEPT),
     "SweepMap": lambda: plots.SweepMap("CALS", ["rho", "margin"], [[1, 10], [5, 10, 20]], MAPPED),
     "PixelReliability": pixel_figure,

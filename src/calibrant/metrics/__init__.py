@@ -19,6 +19,7 @@ from calibrant.metrics.calibration import (
 from calibrant.metrics.classwise import (
     classwise_ece as classwise_ece,
 )
+from calibrant.metrics.epochs import BinRecorder, EpochBins
 from calibrant.metrics.ood import (
     ood_aupr as ood_aupr,
     ood_auroc as ood_auroc,
@@ -72,7 +73,9 @@ __all__ = [
     *_MODULES,
     "FUNCTIONS",
     "MEASURES",
+    "BinRecorder",
     "BrierSplit",
+    "EpochBins",
     "Group",
     "Measure",
     "Panel",

@@ -4,6 +4,7 @@ from calibrant.extras import require
 
 require("matplotlib", "calibrant.plots")
 
+from calibrant.plots.bins import BinCurves  # noqa: E402
 from calibrant.plots.epochs import GammaPath, MetricPath, MultiplierPath  # noqa: E402
 from calibrant.plots.methods import AccuracyVsECE, MethodBars  # noqa: E402
 from calibrant.plots.pixels import PixelReliability  # noqa: E402
@@ -15,6 +16,7 @@ from calibrant.plots.sweeps import Sweep, SweepMap  # noqa: E402
 __all__ = [
     "ROC",
     "AccuracyVsECE",
+    "BinCurves",
     "ConfidenceHistogram",
     "GammaPath",
     "MethodBars",

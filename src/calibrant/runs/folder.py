@@ -273,20 +273,25 @@ class RunFolder:
 
     def learned(self) -> dict[str, np.ndarray]:
         """What an adaptive loss learned over time: one row per validation of each buffer, and the ``epoch`` of each row."""
-        if not self._learned.exists():
-            return {}
-        try:
-            with np.load(self._learned, allow_pickle=False) as found:
-                learned = {name: found[name] for name in found.files}
-        except Exception as error:
-            raise InputError(f"{self._learned} cannot be read ({type(error).__name__}: {error}); delete it") from error
+        learned = _read_arrays(self._learned)
         rows = max(map(len, learned.values()), default=0)
-        if len(learned.get("epoch", ())) != rows:  # an older run, with one row per epoch
+        if learned and len(learned.get("epoch", ())) != rows:  # an older run, with one row per epoch
             learned["epoch"] = np.arange(1.0, rows + 1)
         return learned
 
-    def write_history(self, rows: Sequence[Mapping[str, float]], learned: Mapping[str, np.ndarray]) -> None:
-        """Write losses and measures of each epoch, and what an adaptive loss has learned."""
+    def bins(self) -> EpochBins | None:
+        """Bins of training and validation samples over epochs; None if the run was never validated."""
+        found = _read_arrays(self._bins)
+        with input_errors(f"{self._bins} cannot be read; delete it", unfit=True):
+            return EpochBins(**found) if found else None
+
+    def write_history(
+        self,
+        rows: Sequence[Mapping[str, float]],
+        learned: Mapping[str, np.ndarray],
+        bins: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Write losses and measures of each epoch, what an adaptive loss has learned, and bins."""
         names = list(dict.fromkeys(name for row in rows for name in row))
         text = io.StringIO()
         writer = csv.DictWriter(text, names)
@@ -327,6 +332,12 @@ class RunFolder:
     def write_shift(self, result: ShiftResult) -> None:
         """Write results on corrupted test images."""
         write_json(self._shift, plain(result))
+
+    def drop_beyond(self) -> None:
+        """Delete results on OOD and corrupted data; predictions of OOD data stay."""
+        for name in ("ood.json", "ood-*.png", "shift.json", "shift.png"):
+            for path in self.path.glob(name):
+                path.unlink()
 
     @property
     def shift_file(self) -> Path:
@@ -454,4 +465,4 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     with replacing(path, force=True) as temporary:
         content: dict[str, Any] = dict(arrays)
-        np.savez_compressed(temporary, **content)
+        np.savez(temporary, **content)

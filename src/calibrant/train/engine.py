@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from calibrant.data import DataSet
 from calibrant.losses import AdaptiveLoss, Loss
 from calibrant.losses.base import predictive
-from calibrant.metrics import Panel, PanelResult
+from calibrant.metrics import BinRecorder, Panel, PanelResult
 from calibrant.metrics.table import MEASURES, ranked
 from calibrant.models import needs
 from calibrant.recipes import Recipe, Schedule
@@ -46,6 +46,7 @@ class Module(lightning.LightningModule):
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
         self._panel = Panel(data.num_classes, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.result: PanelResult | None = None
+        self.bins = BinRecorder(num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
         self._sums = torch.zeros(2, dtype=torch.float64)
@@ -90,8 +91,9 @@ class Module(lightning.LightningModule):
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
         self._validations = validations(int(self.trainer.num_training_batches), self.recipe.validate_every)
+        self.bins.forget()  # what was seen in epochs without validation
         if isinstance(self.loss, AdaptiveLoss):
-            self.loss.watched()  # drop what was watched in epochs without validation
+            self.loss.watched()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this step, and whether validation follows."""
@@ -108,6 +110,7 @@ class Module(lightning.LightningModule):
         logits = self.network(x)
         loss: Tensor = self.loss(logits, y)
         self._losses.append(loss.detach())
+        self.bins.train(predictive(self.loss, logits.detach()), y)
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.watch(logits.detach(), y)
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
@@ -138,6 +141,7 @@ class Module(lightning.LightningModule):
                 "trainer.gradient_clip_val, or check the inputs"
             )
         self._panel.update(logits, y)
+        self.bins.validation(logits, y)
         self._sums += torch.tensor([float(self.loss(outputs, y)) * len(y), len(y)], dtype=torch.float64)
         if isinstance(self.loss, AdaptiveLoss) and not self.trainer.sanity_checking:
             self.loss.observe(outputs, y)
@@ -203,6 +207,7 @@ class Keeper(lightning.Callback):
         self.folder, self.select = folder, select
         self.rows: list[dict[str, float]] = []
         self.learned: dict[str, list[Tensor]] = {}
+        self.bins: dict[str, list[Tensor]] = {}
         self.best = math.inf
         self.begun = False
 
@@ -211,6 +216,7 @@ class Keeper(lightning.Callback):
         return {
             "rows": self.rows,
             "learned": {name: torch.stack(path) for name, path in self.learned.items()},
+            "bins": {name: torch.stack(path) for name, path in self.bins.items()},
             "best": self.best,
         }
 
@@ -218,6 +224,7 @@ class Keeper(lightning.Callback):
         """Restore the state of a checkpoint."""
         self.rows, self.best = state_dict["rows"], state_dict["best"]
         self.learned = {name: list(path) for name, path in state_dict["learned"].items()}
+        self.bins = {name: list(path) for name, path in state_dict.get("bins", {}).items()}  # older ones have none
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Note that errors from now on are not caused by a checkpoint."""
@@ -244,8 +251,10 @@ class Keeper(lightning.Callback):
         row = self._new_row(trainer, pl_module)
         row["validation_loss"] = pl_module.validation_loss()
         row |= {r.key: result[r.key] for r in ranked(2, dense=pl_module.data.train.dense) if result.has(r)}
+        for name, value in {"epochs": _when(row), **pl_module.bins.take()}.items():
+            self.bins.setdefault(name, []).append(value)
         if isinstance(pl_module.loss, AdaptiveLoss):
-            row |= self._keep_learned(pl_module.loss, row["epoch"])
+            row |= self._keep_learned(pl_module.loss, _when(row))
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write the epoch."""
@@ -281,12 +290,12 @@ class Keeper(lightning.Callback):
 
     def write(self) -> None:
         """Write the files made from the checkpoint's content."""
-        self.folder.write_history(self.rows, {name: torch.stack(path).numpy() for name, path in self.learned.items()})
+        learned, bins = ({name: torch.stack(p).numpy() for name, p in own.items()} for own in (self.learned, self.bins))
+        self.folder.write_history(self.rows, learned, bins)
 
-    def _keep_learned(self, loss: AdaptiveLoss, epoch: float) -> dict[str, float]:
+    def _keep_learned(self, loss: AdaptiveLoss, when: Tensor) -> dict[str, float]:
         """Record the learned state of the loss, and return the values to log."""
         buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
-        when = torch.tensor(epoch, dtype=torch.float64)
         for name, value in {"epoch": when, **buffers, **loss.watched()}.items():
             self.learned.setdefault(name, []).append(value)
         return {
@@ -311,6 +320,11 @@ class Keeper(lightning.Callback):
         if last.exists():
             last.replace(self.folder.checkpoint("previous"))
         new.replace(last)
+
+
+def _when(row: dict[str, float]) -> Tensor:
+    """Epochs trained when a row of the history was measured."""
+    return torch.tensor(row["epoch"], dtype=torch.float64)
 
 
 def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
