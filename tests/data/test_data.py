@@ -1,5 +1,6 @@
 """Data sets, on small trees in the layouts that users have."""
 
+import random
 import warnings
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from PIL import Image
+from timm.data import create_transform
 from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 
@@ -295,9 +298,29 @@ def test_random_erasing_is_that_of_timm() -> None:
     assert (expected.mean(), expected.std()) == pytest.approx((0, 1), abs=0.02)
 
 
+def test_the_augmentation_of_timm_is_that_of_timm() -> None:
+    """Crops, flips, colour jitter, normalisation and erasing of one image, many times: means, deviations and slopes."""
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+    rows, columns = np.mgrid[:40, :40]
+    image = np.stack([5 * rows + columns, 6 * columns, 100 + 2 * rows], axis=-1).astype(np.uint8)
+    ours = transform("timm", 24, train=True, mean=mean, std=std)
+    jitter_and_erasing = {"color_jitter": 0.4, "auto_augment": None, "re_prob": 0.25, "re_mode": "pixel"}
+    theirs = create_transform(24, True, interpolation="bicubic", mean=mean, std=std, **jitter_and_erasing)
+    torch.manual_seed(0)
+    random.seed(0)
+    tensor, picture = torch.from_numpy(image).movedim(-1, 0), Image.fromarray(image)
+    both = [torch.stack([change(given) for _ in range(800)]) for change, given in ((ours, tensor), (theirs, picture))]
+    for statistic in (
+        *(lambda x, c=c: x[:, c].mean((1, 2)) for c in range(3)),
+        *(lambda x, c=c: x[:, c].std((1, 2)) for c in range(3)),
+        lambda x: (x[:, 1, :, 12:] - x[:, 1, :, :12]).mean((1, 2)),  # which mirroring turns round
+        lambda x: (x[:, 0] - x[:, 2]).mean((1, 2)),  # which saturation changes
+    ):
+        assert scipy.stats.ks_2samp(*(statistic(x).numpy() for x in both)).pvalue > 1e-3
+
+
 def test_images_from_files_are_changed_as_torchvision_does_it() -> None:
-    random = torch.Generator().manual_seed(3)
-    image = torch.randint(256, (3, 50, 40), dtype=torch.uint8, generator=random)
+    image = torch.randint(256, (3, 50, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
     cubic, none = v2.InterpolationMode.BICUBIC, {"mean": (0.0,), "std": (1.0,)}
     resized = v2.Compose([v2.Resize(37, interpolation=cubic, antialias=True), v2.CenterCrop(32)])(image)
     for augmentation in ("none", "imagenet", "timm"):

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchvision.transforms import ColorJitter, RandomCrop
 
 import trees
 from calibrant import data
@@ -174,6 +175,25 @@ def test_segmentation_mirrors_both_and_changes_colours_only_of_the_image() -> No
     assert len(colours) > 50
     flipped = [JointTransform("none", 32, None, 255)(image, mask)[0] for _ in range(20)]
     assert all(torch.equal(x, image) for x in flipped)
+
+
+def test_segmented_images_are_changed_as_torchvision_does_it() -> None:
+    """The same random numbers, image alone and mask alone, in torchvision's classic transforms."""
+    image = torch.randint(256, (3, 50, 40), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+    mask = image[0].long() % 5
+    change, crop, jitter = JointTransform("segmentation", 32, None, 255), RandomCrop(32), ColorJitter(0.3, 0.3, 0.3, 0.05)
+    mirrored = 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x, y = change(image, mask)
+        torch.manual_seed(seed)
+        top, left, height, width = crop.get_params(image, (32, 32))
+        own = [part[..., top : top + height, left : left + width] for part in (image, mask)]
+        if torch.rand(1) < 0.5:
+            own, mirrored = [part.flip(-1) for part in own], mirrored + 1
+        assert torch.equal(y, own[1])
+        assert (x.int() - jitter(own[0]).int()).abs().max() <= 2  # which rounds differently
+    assert 3 < mirrored < 17
 
 
 def reader_of(part: Part, feed: Feed) -> Dataset[tuple[Tensor, Tensor]]:
