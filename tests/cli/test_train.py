@@ -48,7 +48,7 @@ EXPECTED = [
     "digits", "digits-lt", "fashion-mnist", "fashion-mnist-lt", "cifar10-lt-resnet32", "tiny-imagenet-resnet50",
     *(f"{data}-{net}" for data in ("cifar10", "cifar100") for net in ("resnet50", "resnet110", "wrn26-10", "densenet121")),
     *(f"{data}-{net}" for data in ("imagenet", "imagenet-lt") for net in ("resnet50", "swinv2t")),
-    "newsgroups20", "newsgroups20-cals", "voc2012-deeplabv3", "camvid-deeplabv3",
+    "imagenet-resnet50-adafocal", "newsgroups20", "newsgroups20-cals", "voc2012-deeplabv3", "camvid-deeplabv3",
 ]  # fmt: skip
 
 

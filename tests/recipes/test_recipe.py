@@ -23,6 +23,7 @@ from calibrant.recipes import (
     import_name,
 )
 from calibrant.train import check
+from calibrant.train.engine import learning_rate
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -34,6 +35,26 @@ def test_shipped_recipes_are_read_checked_and_written(name: str, tmp_path: Path)
     (tmp_path / "copy.yaml").write_text(recipe.to_yaml())
     assert Recipe.load(tmp_path / "copy.yaml") == recipe
     assert Recipe.load(tmp_path / "copy.yaml").difference(recipe) == ""
+
+
+def test_recipes_are_those_of_the_papers() -> None:
+    """What the papers and their code state, field by field."""
+    imagenet = Recipe.load("imagenet-resnet50-adafocal")  # AdaFocal, Appendix C
+    assert (imagenet.optimizer.name, imagenet.optimizer.momentum, imagenet.optimizer.weight_decay) == ("sgd", 0.9, 1e-4)
+    rates = [learning_rate(imagenet, epoch) for epoch in (0, 29.9, 30, 59.9, 60, 89.9)]
+    assert rates == pytest.approx([1e-2, 1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+    assert (imagenet.epochs, imagenet.batch_size, imagenet.data.validation, imagenet.select) == (90, 128, 0.5, "last")
+    for name, weight in (("cifar10-resnet50", 2.0), ("cifar100-wrn26-10", 2.0), ("newsgroups20", 4.0)):
+        loss = Recipe.load(name, loss="mmce").build_loss(10)
+        assert (loss.weight, loss.weighted, loss.form) == (weight, True, "released")
+    assert Recipe.load("newsgroups20-cals", loss="mmce").build_loss(20).weight == 0.1  # CALS, Appendix C
+    dropout = [Recipe.load(name).build_model(20, {}).dropout for name in ("newsgroups20", "newsgroups20-cals")]
+    assert dropout == [0.3, 0.0]
+    for name, recipe in ((name, Recipe.load(name)) for name in RECIPES):
+        if name.startswith(("imagenet", "tiny-imagenet", "newsgroups20-cals")) and not name.endswith("adafocal"):
+            assert recipe.select == "accuracy", name
+    clipped = Recipe.load("cifar10-resnet50", **{"loss.reduction": "sum"})  # as released with Mukhoti et al. and AdaFocal
+    assert (clipped.build_loss(10).reduction, clipped.trainer["gradient_clip_val"]) == ("sum", 2.0)
 
 
 def test_overrides_of_every_kind() -> None:
