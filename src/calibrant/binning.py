@@ -105,12 +105,14 @@ def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinSta
 
 
 def sums_by(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> BinStatistics:
-    """Sums over samples by bin ``index``, from 0 to ``size`` - 1."""
+    """Sums over samples by bin ``index``, from 0 to ``size`` - 1; ``correct`` is true or false, or how probably."""
     return BinStatistics(
         counts=torch.bincount(index, minlength=size),
         # Not bincount with weights: without samples it returns integers, which cannot be added to other processes' floats.
         confidence=confidence.new_zeros(size, dtype=torch.float64).index_add_(0, index, confidence.double()),
-        correct=torch.bincount(index[correct], minlength=size),
+        correct=torch.bincount(index[correct], minlength=size)
+        if correct.dtype is torch.bool
+        else confidence.new_zeros(size, dtype=torch.float64).index_add_(0, index, correct.double()),
     )
 
 

@@ -74,7 +74,7 @@ def for_training(
     if logits.dim() < 2:
         raise ValueError(
             f"logits must have shape (N, K) or (N, K, *spatial), got {shape_of(logits)}; for a single sample use "
-            "logits.unsqueeze(0), for a binary network with one output z use torch.stack([torch.zeros_like(z), z], dim=1)"
+            'logits.unsqueeze(0), for a binary network with one output pass task="binary"'
         )
     samples = checked(logits, target, ignore_index, num_classes, labels=finite)
     if finite:
@@ -90,7 +90,7 @@ def checked(logits: Tensor, target: Tensor, ignore_index: int, num_classes: int 
     if classes < 2:
         raise ValueError(
             f"logits must have at least 2 classes in dimension 1, got shape {shape_of(logits)}; for a binary network with "
-            "one output z use torch.cat([torch.zeros_like(z), z], dim=1)"
+            'one output pass task="binary"'
         )
     if num_classes is not None and classes != num_classes:
         raise ValueError(
@@ -214,8 +214,8 @@ def _check_values(logits: Tensor, kept: Tensor) -> None:
 def wrong_labels(target: object) -> str:
     """What to say about labels that are not integers."""
     return (
-        f"target must be a tensor of integer class labels, got {describe(target)}; "
-        "turn one-hot or soft labels into labels with target.argmax(1), float labels with target.long()"
+        f"target must be a tensor of integer class labels, got {describe(target)}; turn one-hot labels into labels with "
+        "target.argmax(1), others with target.long(); losses also take probabilities, in the shape of the logits"
     )
 
 

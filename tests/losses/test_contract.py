@@ -315,8 +315,12 @@ def test_functional_transforms(key: str) -> None:
 def test_constructor_arguments_are_kept_and_shown(key: str) -> None:
     loss = losses.create(key, num_classes=6, ignore_index=7, reduction="sum")
     for argument in inspect.signature(type(loss)).parameters:
-        assert f"{argument}={getattr(loss, argument)!r}" in repr(loss)
+        if argument not in ("class_weights", "task") and (key, argument) != ("ce", "weight"):
+            assert f"{argument}={getattr(loss, argument)!r}" in repr(loss)
     assert "ignore_index=7, reduction='sum'" in repr(loss)
+    assert repr(losses.create(key, num_classes=2, task="binary", class_weights=[1, 2])).endswith(
+        "class_weights=[1.0, 2.0], task='binary')"
+    )
 
 
 def assert_same_state(a: Loss, b: Loss) -> None:
@@ -329,12 +333,17 @@ def assert_same_state(a: Loss, b: Loss) -> None:
 def bad_inputs() -> dict[str, tuple[tuple[object, object], type[Exception], str]]:
     logits, target = data(4, 6)
     return {
-        "probabilities as target": ((logits, logits.softmax(1)), TypeError, r"target.*integer.*float32.*argmax"),
+        "floats as labels": (
+            (logits, target.float()),
+            ValueError,
+            r"shape of the logits, \(4, 6\); got \(4,\).*target.long",
+        ),
+        "scores as target": ((logits, logits), ValueError, r"no probabilities that add up to 1"),
         "bool target": ((logits, target > 2), TypeError, r"target.*bool"),
         "list target": ((logits, [1, 2, 3, 4]), TypeError, "target.*list"),
         "integer logits": ((logits.long(), target), TypeError, "logits.*int64"),
-        "one-dimensional logits": ((logits[0], target[:1]), ValueError, r"logits.*\(6,\).*unsqueeze"),
-        "one class": ((logits[:, :1], target), ValueError, r"at least 2 classes.*\(4, 1\).*torch.cat"),
+        "one-dimensional logits": ((logits[0], target[:1]), ValueError, r"logits.*\(6,\).*unsqueeze.*task=.binary"),
+        "one class": ((logits[:, :1], target), ValueError, r"at least 2 classes.*\(4, 1\).*task=.binary"),
         "wrong number of samples": ((logits, target[:3]), ValueError, r"target.*\(4,\).*\(4, 6\).*\(3,\)"),
         "wrong spatial shape": ((logits[..., None].repeat(1, 1, 3), target), ValueError, r"target.*\(4, 3\).*\(4,\)"),
         "label too large": ((logits, target.index_fill(0, torch.tensor([1]), 6)), ValueError, r"value 6.*0\.\.5.*index=6"),
@@ -405,7 +414,7 @@ BAD_OPTIONS = [
     ("adafocal", {"inverse": True, "momentum": 0.5}, ValueError, "momentum.*inverse"),
     ("calfocal", {"per": "class"}, ValueError, "per must be one of 'bin', 'sample'"),
     ("ce", {"reduction": "avg"}, ValueError, "reduction must be one of 'mean', 'sum', 'none', got 'avg'"),
-    ("ce", {"margin": 3}, TypeError, "'ce' takes no option 'margin'; its options are ignore_index, reduction"),
+    ("ce", {"margin": 3}, TypeError, "'ce' takes no option 'margin'; its options are label_smoothing, weight, ignore_index"),
     ("cals", {}, ValueError, "key must be one of ce, .*got 'cals'; did you mean 'cals-"),
 ]
 

@@ -86,7 +86,17 @@ METHODS: Final = table(
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
 SHARED: Final = frozenset(
-    {"margin", "multiplier_init", "num_bins", "binning", "class_reduction", "reduction", "ignore_index"}
+    {
+        "margin",
+        "multiplier_init",
+        "num_bins",
+        "binning",
+        "class_reduction",
+        "reduction",
+        "ignore_index",
+        "class_weights",
+        "task",
+    }
 )
 
 __getattr__ = lazy(__name__, METHODS.values(), {"Loss": "calibrant.losses.base", "AdaptiveLoss": "calibrant.losses.base"})
@@ -112,7 +122,7 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
     Example:
         >>> from calibrant.losses import create
         >>> create("mbls", margin=6.0)
-        MbLS(margin=6.0, weight=0.1, class_reduction='mean', ignore_index=-100, reduction='mean')
+        MbLS(margin=6.0, weight=0.1, class_reduction='mean')
         >>> create("cals-alm", num_classes=10).multipliers.shape
         torch.Size([10])
     """

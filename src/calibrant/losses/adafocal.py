@@ -1,26 +1,28 @@
 import math
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from calibrant import outcomes, tensors
+from calibrant import outcomes
 from calibrant.binning import Binning, BinStatistics, bin_index, bin_statistics, equal_mass_edges, equal_width_edges
 from calibrant.checks import in_range, one_of, whole
 from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.focal import modulate
-from calibrant.tensors import Reduction, Samples
+from calibrant.losses.targets import Batch, Options, batch, with_options
+from calibrant.tensors import Samples
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@with_options
 def adafocal_loss(
     logits: Tensor,
     target: Tensor,
     gammas: Tensor,
     edges: Tensor,
-    *,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Focal loss whose exponent depends on the bin of the true class's probability (AdaFocal Eq. 2-4).
 
@@ -28,6 +30,7 @@ def adafocal_loss(
 
     ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. For a negative gamma the
     term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants in the gradient.
+    For a distribution q as target, the expected loss, :math:`-\sum_k q_k (1 - s_k)^{\gamma_{b(k)}} \log s_k`.
 
     Example:
         >>> import torch
@@ -38,13 +41,16 @@ def adafocal_loss(
         0.1851
     """
     _check_bins("gammas", gammas, edges)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    nll = functional.cross_entropy(logits, target, reduction="none")
-    p = torch.exp(-nll.detach())
-    gamma = gammas.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
-    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+    given = batch(logits, target, **options)
+
+    def focal(nll: Tensor) -> Tensor:
+        p = torch.exp(-nll.detach())
+        return modulate(nll, gammas.to(p.dtype)[bin_index(p, edges.to(p.dtype))])
+
+    return given.reduce(given.of_true_class(focal))
 
 
+@with_options
 def calfocal_loss(
     logits: Tensor,
     target: Tensor,
@@ -52,8 +58,7 @@ def calfocal_loss(
     edges: Tensor,
     *,
     scale: float,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Focal loss whose exponent depends on how far the true class's probability is from its bin's accuracy (Eq. 1).
 
@@ -72,12 +77,14 @@ def calfocal_loss(
     """
     _check_bins("accuracies", accuracies, edges)
     in_range("scale", scale, 0)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    nll = functional.cross_entropy(logits, target, reduction="none")
-    p = torch.exp(-nll.detach())
-    gap = p - accuracies.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
-    gamma = torch.exp(scale * gap).clamp(max=_largest_gamma(p.dtype))
-    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+    given = batch(logits, target, **options)
+
+    def focal(nll: Tensor) -> Tensor:
+        p = torch.exp(-nll.detach())
+        gap = p - accuracies.to(p.dtype)[bin_index(p, edges.to(p.dtype))]
+        return modulate(nll, torch.exp(scale * gap).clamp(max=_largest_gamma(p.dtype)))
+
+    return given.reduce(given.of_true_class(focal))
 
 
 def _check_bins(name: str, values: Tensor, edges: Tensor) -> None:
@@ -103,8 +110,9 @@ class _BinnedFocal(AdaptiveLoss):
     confidences: Tensor
     accuracies: Tensor
 
-    def __init__(self, num_bins: int, binning: Binning, *, ignore_index: int, reduction: Reduction) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+    @with_options
+    def __init__(self, num_bins: int, binning: Binning, **options: "Unpack[Options]") -> None:
+        super().__init__(**options)
         self.num_bins = whole("num_bins", num_bins, 1)
         self.binning: Binning = one_of("binning", binning, get_args(Binning))
         # Algorithm 1, line 1: equal-width bins, assumed to be calibrated.
@@ -116,15 +124,20 @@ class _BinnedFocal(AdaptiveLoss):
         self._training: BinStatistics | None = None
         self._forget()
 
-    def _collect(self, samples: Samples) -> None:
-        confidence, correct = outcomes.top_label(samples)
+    def _collect(self, given: Batch) -> None:
+        if given.soft:  # correct with the probability of the predicted class
+            labels = given.logits.argmax(dim=1)
+            correct = given.probability_of(labels)[given.kept]
+            confidence, _ = outcomes.top_label(Samples(given.logits, labels, given.kept))
+        else:
+            confidence, correct = outcomes.top_label(Samples(*given[:3]))
         self._confidence.append(confidence.to("cpu", self.edges.dtype))
-        self._correct.append(correct.cpu())
+        self._correct.append(correct.to("cpu", self.edges.dtype))
 
     def _measure(self) -> Tensor:
         """Re-bin the validation data, update the bins, and return each bin's calibration error C - A."""
         confidence = torch.cat([torch.zeros(0, dtype=self.edges.dtype, device="cpu"), *self._confidence])
-        correct = torch.cat([torch.zeros(0, dtype=torch.bool, device="cpu"), *self._correct])
+        correct = torch.cat([torch.zeros(0, dtype=self.edges.dtype, device="cpu"), *self._correct])
         edges = equal_width_edges(self.num_bins)
         if self.binning == "mass":
             edges = equal_mass_edges(confidence, self.num_bins, self._add_up)
@@ -144,8 +157,8 @@ class _BinnedFocal(AdaptiveLoss):
     def watch(self, logits: Tensor, target: Tensor) -> None:
         """Add up the true-class probabilities of training samples, by the bin that gives them their gamma."""
         super().watch(logits, target)
-        logits, target, kept = tensors.for_training(logits, target, self.ignore_index)
-        p = (-functional.cross_entropy(logits, target, reduction="none")).exp()[kept]
+        given = batch(logits, target, **self.options)
+        p = (-given._replace(class_weights=None).nll()).exp()[given.kept]
         bins = bin_statistics(p, torch.zeros_like(p, dtype=torch.bool), self.edges.to(p))
         self._training = bins if self._training is None else BinStatistics(*map(torch.add, self._training, bins))
 
@@ -194,8 +207,7 @@ class AdaFocal(_BinnedFocal):
             default, is the rule above. Cannot be combined with ``inverse``.
         gamma_min: Smallest gamma with ``inverse``.
         switch: Absolute value at which gammas change sign with ``inverse``.
-        ignore_index: Label of samples or pixels to ignore, also in the statistics.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``. The released code sums.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Attributes:
         gammas: Exponents of the bins, ``(M,)``.
@@ -216,6 +228,7 @@ class AdaFocal(_BinnedFocal):
         [0.9557, 1.0]
     """
 
+    @with_options
     def __init__(
         self,
         *,
@@ -228,10 +241,9 @@ class AdaFocal(_BinnedFocal):
         momentum: float | None = None,
         gamma_min: float = -2.0,
         switch: float = 0.2,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(num_bins, binning, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_bins, binning, **options)
         self.gamma_max = gamma_max if gamma_max == math.inf else in_range("gamma_max", gamma_max, 0, above=True)
         self.inverse = bool(inverse)
         self.scale = in_range("scale", scale, 0)
@@ -245,9 +257,7 @@ class AdaFocal(_BinnedFocal):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return adafocal_loss(
-            logits, target, self.gammas, self.edges, ignore_index=self.ignore_index, reduction=self.reduction
-        )
+        return adafocal_loss(logits, target, self.gammas, self.edges, **self.options)
 
     def _learn(self) -> None:
         error = self.scale * self._measure()
@@ -280,8 +290,7 @@ class CalFocal(_BinnedFocal):
         num_bins: Number of bins.
         binning: ``"mass"`` for bins of equal mass, ``"width"`` for bins of equal width.
         per: ``"bin"`` or ``"sample"``.
-        ignore_index: Label of samples or pixels to ignore, also in the statistics.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Attributes:
         gammas: Exponents of the bins (of Eq. 2), ``(M,)``.
@@ -302,6 +311,7 @@ class CalFocal(_BinnedFocal):
         [0.6359, 1.0]
     """
 
+    @with_options
     def __init__(
         self,
         scale: float,
@@ -309,28 +319,17 @@ class CalFocal(_BinnedFocal):
         num_bins: int = 15,
         binning: Binning = "mass",
         per: Literal["bin", "sample"] = "bin",
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(num_bins, binning, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_bins, binning, **options)
         self.scale = in_range("scale", scale, 0)
         self.per: Literal["bin", "sample"] = one_of("per", per, get_args(Literal["bin", "sample"]))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         if self.per == "bin":
-            return adafocal_loss(
-                logits, target, self.gammas, self.edges, ignore_index=self.ignore_index, reduction=self.reduction
-            )
-        return calfocal_loss(
-            logits,
-            target,
-            self.accuracies,
-            self.edges,
-            scale=self.scale,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+            return adafocal_loss(logits, target, self.gammas, self.edges, **self.options)
+        return calfocal_loss(logits, target, self.accuracies, self.edges, scale=self.scale, **self.options)
 
     def _learn(self) -> None:
         self.gammas.copy_(torch.exp(self.scale * self._measure()).clamp(max=_largest_gamma(self.gammas.dtype)))

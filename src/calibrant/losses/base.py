@@ -3,8 +3,8 @@
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, cast, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,20 @@ from torch import Tensor, nn
 from calibrant import tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
-from calibrant.tensors import Reduction, Samples
+from calibrant.losses.targets import OPTIONS, Batch, Options, Task, batch, weights_of, with_options
+from calibrant.tensors import Reduction
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Loss(nn.Module, ABC):
     """A loss on logits: ``loss(logits, target)``.
 
-    Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels. Samples or
-    pixels labelled ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32.
+    Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels, or
+    distributions over the classes in the shape of the logits, as from mixup, distillation or several annotators. Samples or
+    pixels labelled ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32. Options that
+    every loss has are explained in :class:`calibrant.losses.targets.Options`.
     Every constructor argument is stored under its own name.
 
     Example:
@@ -31,10 +37,27 @@ class Loss(nn.Module, ABC):
         0.0
     """
 
-    def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
+    class_weights: Tensor | None
+
+    @with_options
+    def __init__(self, **options: "Unpack[Options]") -> None:
         super().__init__()
-        self.ignore_index = whole("ignore_index", ignore_index)
-        self.reduction: Reduction = one_of("reduction", reduction, get_args(Reduction))
+        chosen: Options = {**OPTIONS, **options}
+        self.ignore_index = whole("ignore_index", chosen["ignore_index"])
+        self.reduction: Reduction = one_of("reduction", chosen["reduction"], get_args(Reduction))
+        self.task: Task = one_of("task", chosen["task"], get_args(Task))
+        # On the loss's device, but no part of its state.
+        self.register_buffer("class_weights", weights_of(chosen["class_weights"]), persistent=False)
+
+    @property
+    def options(self) -> Options:
+        """The options that every loss has."""
+        return {
+            "ignore_index": self.ignore_index,
+            "reduction": self.reduction,
+            "class_weights": self.class_weights,
+            "task": self.task,
+        }
 
     @abstractmethod
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -45,9 +68,13 @@ class Loss(nn.Module, ABC):
         return logits
 
     def extra_repr(self) -> str:
-        """Hyper-parameters as passed."""
-        names = list(inspect.signature(type(self)).parameters)
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        """Hyper-parameters as passed; options that every loss has only if they are not the usual ones."""
+        given = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        usual: Mapping[str, Any] = {**OPTIONS, "weight": self.class_weights}
+        shown = {name: value for name, value in given.items() if name not in usual or value is not usual[name]}
+        return ", ".join(
+            f"{name}={value.tolist() if isinstance(value, Tensor) else value!r}" for name, value in shown.items()
+        )
 
 
 def predictive(loss: nn.Module, logits: Tensor) -> Tensor:
@@ -85,8 +112,9 @@ class AdaptiveLoss(Loss):
     logged: ClassVar[tuple[str, ...]] = ()
     epoch: Tensor
 
-    def __init__(self, *, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+    @with_options
+    def __init__(self, **options: "Unpack[Options]") -> None:
+        super().__init__(**options)
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
         self._path: list[dict[str, Tensor]] = []
         self._epochs: Epochs | None = Epochs()  # until it adapts, or the caller is known to handle it
@@ -123,7 +151,7 @@ class AdaptiveLoss(Loss):
         )
 
     @abstractmethod
-    def _collect(self, samples: Samples) -> None:
+    def _collect(self, given: Batch) -> None:
         """Add validation samples to the statistics."""
 
     @abstractmethod
@@ -142,7 +170,8 @@ class AdaptiveLoss(Loss):
     def observe(self, logits: Tensor, target: Tensor) -> None:
         """Observe a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
         classes = getattr(self, "num_classes", None)
-        self._collect(tensors.for_training(logits, target, self.ignore_index, num_classes=classes, finite=True))
+        options: Options = {**self.options, "class_weights": None}
+        self._collect(batch(logits, target, num_classes=classes, finite=True, **options))
 
     @torch.no_grad()
     def adapt(self) -> None:
@@ -291,24 +320,24 @@ def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
     return cast("Tensor", _OnlyOnce.apply(origin, gradient))
 
 
-def reduce_finite(values: Tensor, samples: Samples, reduction: Reduction) -> Tensor:
-    """:func:`tensors.reduce` of a loss that is infinite where a wrong class has a logit of -infinity.
+def reduce_finite(values: Tensor, given: Batch) -> Tensor:
+    """Reduce a loss that is infinite where a wrong class has a logit of -infinity.
 
     On the CPU, where checking costs nothing, an error says so.
     """
     if values.is_cpu and not tensors.hidden(values):
-        wrong = samples.kept & ~values.detach().isfinite()
+        wrong = given.kept & ~values.detach().isfinite()
         if bool(wrong.any()):
-            logits = samples.logits.detach().movedim(1, -1)[wrong]
-            own = logits.gather(1, samples.target[wrong].unsqueeze(1)).squeeze(1)
+            logits = given.logits.detach().movedim(1, -1)[wrong]
+            own = given.expected(given.logits.detach())[wrong]
             masked = (logits == -torch.inf).any(dim=1) & (logits < torch.inf).all(dim=1) & own.isfinite()
             if bool(masked.any()):
                 raise ValueError(
-                    f"{int(masked.sum())} of {int(samples.kept.sum())} samples have a logit of -infinity, as of a masked "
+                    f"{int(masked.sum())} of {int(given.kept.sum())} samples have a logit of -infinity, as of a masked "
                     "class: its distance to the others is infinite, and so is this loss; drop the class from the logits, "
                     "or use a loss that depends on probabilities only, such as CrossEntropy, Focal or Brier"
                 )
-    return tensors.reduce(values, samples.kept, reduction)
+    return given.reduce(values)
 
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:

@@ -1,13 +1,20 @@
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from calibrant import tensors
 from calibrant.losses.base import Loss, with_gradient
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Batch, Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+@with_options
+def brier_loss(logits: Tensor, target: Tensor, **options: "Unpack[Options]") -> Tensor:
     r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2.
+
+    For a distribution q as target, the expected loss: :math:`\sum_k (s_k - q_k)^2 + 1 - \sum_k q_k^2`.
 
     Example:
         >>> import torch
@@ -16,16 +23,20 @@ def brier_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, redu
         >>> round(float(brier_loss(logits, target)), 4)
         0.2248
     """
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    return tensors.reduce(_brier(logits, target.unsqueeze(1)), kept, reduction)
+    given = batch(logits, target, **options)
+    return given.reduce(_brier(given))
 
 
-def _brier(logits: Tensor, target: Tensor) -> Tensor:
+def _brier(given: Batch) -> Tensor:
     """Values with their gradient 2 s (e - <s, e>), e = s - onehot_y: three temporaries instead of autograd's five."""
+    logits = given.logits
     with torch.no_grad():
         s = logits.softmax(dim=1)
-        error = s.scatter_add(1, target, s.new_full((), -1).expand_as(target))
-        values = error.square().sum(dim=1)
+        error = given.minus_target(s.clone())
+        if given.soft:  # the sum of q_y |s - onehot_y|^2 = |s|^2 - 2 s_y + 1 over y
+            values = (given.mass * (s.square().sum(dim=1, keepdim=True) + 1)).squeeze(1) - 2 * (given.target * s).sum(dim=1)
+        else:
+            values = error.square().sum(dim=1)
         gradient = error.sub_((s * error).sum(dim=1, keepdim=True)).mul_(s).mul_(2)
     return with_gradient(logits, values, gradient)
 
@@ -43,4 +54,4 @@ class Brier(Loss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return brier_loss(logits, target, ignore_index=self.ignore_index, reduction=self.reduction)
+        return brier_loss(logits, target, **self.options)

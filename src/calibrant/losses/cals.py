@@ -1,6 +1,6 @@
 import math
 from abc import abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,12 +11,17 @@ from calibrant.errors import lookup
 from calibrant.losses.base import AdaptiveLoss, reduce_finite
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
-from calibrant.tensors import Reduction, Samples, per_class
+from calibrant.losses.targets import Batch, Options, batch, with_options
+from calibrant.tensors import per_class
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Multipliers are kept in this interval (CALS, below Eq. 12).
 SAFEGUARD = (1e-6, 1e6)
 
 
+@with_options
 def cals_alm_loss(
     logits: Tensor,
     target: Tensor,
@@ -25,8 +30,7 @@ def cals_alm_loss(
     *,
     margin: float = 10.0,
     penalty: str = "phr",
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Class-adaptive label smoothing with the penalties of an augmented Lagrangian (CALS Eq. 11).
 
@@ -34,7 +38,8 @@ def cals_alm_loss(
               \qquad d_k = \max_j l_j - l_k
 
     P is one of :data:`calibrant.losses.penalties.PENALTIES`; ``multipliers`` :math:`\lambda` and ``rho`` have shape
-    ``(K,)``. Classes that share the largest logit share its gradient.
+    ``(K,)``. Classes that share the largest logit share its gradient. The penalty knows no labels: for a distribution q as
+    target, the first term becomes :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -46,24 +51,24 @@ def cals_alm_loss(
     """
     _check_margin(margin)
     fused = lookup(penalty, PENALTIES, "penalty").fused
-    samples = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
-    logits = samples.logits
+    given = batch(logits, target, num_classes=len(multipliers), **options)
+    logits = given.logits
     lagrangian = fused(margin, per_class(rho, logits), per_class(multipliers, logits), logits.shape[1])
-    return reduce_finite(cross_entropy_with_margin(logits, samples.target, lagrangian), samples, reduction)
+    return reduce_finite(cross_entropy_with_margin(given, lagrangian), given)
 
 
 def _check_margin(margin: float) -> None:
     in_range("margin", margin, 0, above=True)  # the constraint is divided by it
 
 
+@with_options
 def cals_hr_loss(
     logits: Tensor,
     target: Tensor,
     multipliers: Tensor,
     *,
     margin: float = 10.0,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Class-adaptive label smoothing with a linear penalty (CALS Eq. 5, averaged over classes).
 
@@ -79,10 +84,10 @@ def cals_hr_loss(
         0.3641
     """
     in_range("margin", margin, 0)
-    samples = tensors.for_training(logits, target, ignore_index, num_classes=len(multipliers))
-    logits = samples.logits
+    given = batch(logits, target, num_classes=len(multipliers), **options)
+    logits = given.logits
     penalty = linear_penalty(margin, per_class(multipliers, logits), 1 / logits.shape[1])
-    return reduce_finite(cross_entropy_with_margin(logits, samples.target, penalty), samples, reduction)
+    return reduce_finite(cross_entropy_with_margin(given, penalty), given)
 
 
 class _ClassAdaptiveLoss(AdaptiveLoss):
@@ -94,11 +99,14 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
     _sums: Tensor
     _count: Tensor
 
-    def __init__(
-        self, num_classes: int, margin: float, multiplier_init: float, *, ignore_index: int, reduction: Reduction
-    ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+    @with_options
+    def __init__(self, num_classes: int, margin: float, multiplier_init: float, **options: "Unpack[Options]") -> None:
+        super().__init__(**options)
         self.num_classes = whole("num_classes", num_classes, 2)
+        if self.task != "multiclass" and num_classes != 2:
+            raise ValueError(
+                f'with task="{self.task}" each decision is between two classes: num_classes=2, not {num_classes}'
+            )
         self.margin = margin
         self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
         self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init), dtype=torch.float32))
@@ -108,17 +116,17 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
         """What is averaged: functions of the distances ``(N, K, *spatial)``, of the same shape."""
 
-    def _collect(self, samples: Samples) -> None:
-        logits = samples.logits.to(torch.promote_types(samples.logits.dtype, self.multipliers.dtype))
+    def _collect(self, given: Batch) -> None:
+        logits = given.logits.to(torch.promote_types(given.logits.dtype, self.multipliers.dtype))
         distance = logits.amax(dim=1, keepdim=True) - logits
         over_samples = [0, *range(2, logits.dim())]
         sums = [
-            tensors.sum_double(torch.where(samples.kept.unsqueeze(1), function, 0), over_samples)
+            tensors.sum_double(torch.where(given.kept.unsqueeze(1), function, 0), over_samples)
             for function in self._functions(distance)
         ]
         # Not in place: tensors made in inference mode cannot be updated outside of it.
         self._sums = self._sums + torch.stack(sums).cpu()
-        self._count = self._count + samples.kept.sum().cpu()
+        self._count = self._count + given.kept.sum().cpu()
 
     def _means(self) -> Tensor:
         """Means over the samples of all processes, ``(averages, K)``."""
@@ -164,8 +172,7 @@ class CALSALM(_ClassAdaptiveLoss):
         multiplier_period: Epochs between updates of the multipliers.
         per_class: Learn a multiplier and a rho for each class; if False, one for all, from the means over classes of the
             same statistics: the ablation that shows what adapting to classes adds.
-        ignore_index: Label of samples or pixels to ignore, also in the statistics.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Attributes:
         multipliers: Multipliers, ``(K,)``; all equal without ``per_class``.
@@ -192,6 +199,7 @@ class CALSALM(_ClassAdaptiveLoss):
     rho: Tensor
     constraint: Tensor
 
+    @with_options
     def __init__(
         self,
         num_classes: int,
@@ -206,11 +214,10 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_max: float | None = 10.0,
         multiplier_period: int = 1,
         per_class: bool = True,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
         _check_margin(margin)
-        super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_classes, margin, multiplier_init, **options)
         lookup(penalty, PENALTIES, "penalty")
         self.penalty = penalty
         self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
@@ -226,14 +233,7 @@ class CALSALM(_ClassAdaptiveLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return cals_alm_loss(
-            logits,
-            target,
-            self.multipliers,
-            self.rho,
-            margin=self.margin,
-            penalty=self.penalty,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            logits, target, self.multipliers, self.rho, margin=self.margin, penalty=self.penalty, **self.options
         )
 
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
@@ -275,8 +275,7 @@ class CALSHR(_ClassAdaptiveLoss):
         factor: Factor mu by which a multiplier changes.
         tolerance: Factor tau by which a penalty must change for its multiplier to follow.
         period: Epochs between updates of the multipliers; penalties are compared with the epoch just before.
-        ignore_index: Label of samples or pixels to ignore, also in the statistics.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Attributes:
         multipliers: Multipliers, ``(K,)``.
@@ -300,6 +299,7 @@ class CALSHR(_ClassAdaptiveLoss):
     logged = ("multipliers",)
     score: Tensor
 
+    @with_options
     def __init__(
         self,
         num_classes: int,
@@ -309,11 +309,10 @@ class CALSHR(_ClassAdaptiveLoss):
         factor: float = 1.1,
         tolerance: float = 1.1,
         period: int = 1,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
         in_range("margin", margin, 0)
-        super().__init__(num_classes, margin, multiplier_init, ignore_index=ignore_index, reduction=reduction)
+        super().__init__(num_classes, margin, multiplier_init, **options)
         self.factor = in_range("factor", factor, 1)
         self.tolerance = in_range("tolerance", tolerance, 1)
         self.period = whole("period", period, 1)
@@ -321,14 +320,7 @@ class CALSHR(_ClassAdaptiveLoss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return cals_hr_loss(
-            logits,
-            target,
-            self.multipliers,
-            margin=self.margin,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        return cals_hr_loss(logits, target, self.multipliers, margin=self.margin, **self.options)
 
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
         return ((distance - self.margin).relu() * per_class(self.multipliers, distance),)

@@ -1,31 +1,34 @@
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from calibrant import tensors
 from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, with_gradient
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Batch, Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ClassReduction = Literal["sum", "mean"]
 
 
+@with_options
 def confidence_penalty_loss(
     logits: Tensor,
     target: Tensor,
     *,
     weight: float = 0.1,
     class_reduction: ClassReduction = "sum",
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Explicit confidence penalty (ECP): cross-entropy minus a multiple of the entropy.
 
     .. math:: -\log s_y - w H(s), \qquad H(s) = -\sum_{k=1}^K s_k \log s_k
 
     ``class_reduction="sum"`` is the entropy, for which w = 0.1 was chosen (Pereyra et al. 2017). ``"mean"`` divides it by K,
-    as the code released with CALS does, which makes the penalty negligible when K is large.
+    as the code released with CALS does, which makes the penalty negligible when K is large. For a distribution q as
+    target, the first term becomes :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -35,10 +38,10 @@ def confidence_penalty_loss(
         0.3891
     """
     _check(weight, class_reduction)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
+    given = batch(logits, target, **options)
     if class_reduction == "mean":
-        weight = weight / logits.shape[1]
-    return tensors.reduce(_with_entropy(logits, target.unsqueeze(1), weight), kept, reduction)
+        weight = weight / given.logits.shape[1]
+    return given.reduce(_with_entropy(given, weight))
 
 
 def _check(weight: float, class_reduction: ClassReduction) -> None:
@@ -46,17 +49,18 @@ def _check(weight: float, class_reduction: ClassReduction) -> None:
     one_of("class_reduction", class_reduction, get_args(ClassReduction))
 
 
-def _with_entropy(logits: Tensor, target: Tensor, weight: float) -> Tensor:
+def _with_entropy(given: Batch, weight: float) -> Tensor:
     """-log s_y - w H with its gradient (s - onehot_y) + w s (log s + H): two temporaries instead of autograd's six."""
+    logits, mass = given.logits, given.mass
     with torch.no_grad():
         log_s = logits.log_softmax(dim=1)
         s = log_s.exp()
-        nll = -log_s.gather(1, target)
+        nll = -given.expected(log_s).unsqueeze(1)
         log_s.clamp_(min=-1e4)  # exp(-1e4) is 0, and 0 * log 0 = 0 needs a number
         minus_entropy = (s * log_s).sum(dim=1, keepdim=True)
-        values = (nll + weight * minus_entropy).squeeze(1)
-        gradient = log_s.sub_(minus_entropy).mul_(weight).add_(1).mul_(s)
-        gradient.scatter_add_(1, target, nll.new_full((), -1).expand_as(target))
+        values = (nll + weight * mass * minus_entropy).squeeze(1)
+        gradient = log_s.sub_(minus_entropy).mul_(weight * mass).mul_(s)
+        gradient.add_(given.minus_target(s))
     return with_gradient(logits, values, gradient)
 
 
@@ -66,8 +70,7 @@ class ConfidencePenalty(Loss):
     Args:
         weight: Weight of the entropy.
         class_reduction: ``"sum"``, the entropy, or ``"mean"``, the entropy divided by the number of classes.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -77,15 +80,15 @@ class ConfidencePenalty(Loss):
         0.2988
     """
 
+    @with_options
     def __init__(
         self,
         *,
         weight: float = 0.1,
         class_reduction: ClassReduction = "sum",
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        super().__init__(**options)
         _check(weight, class_reduction)
         self.weight = weight
         self.class_reduction: ClassReduction = class_reduction
@@ -93,10 +96,5 @@ class ConfidencePenalty(Loss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return confidence_penalty_loss(
-            logits,
-            target,
-            weight=self.weight,
-            class_reduction=self.class_reduction,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            logits, target, weight=self.weight, class_reduction=self.class_reduction, **self.options
         )

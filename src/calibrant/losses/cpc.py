@@ -1,21 +1,26 @@
+import math
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from calibrant import tensors
 from calibrant.checks import in_range
 from calibrant.losses.base import Loss, reduce_finite, with_gradient
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Batch, Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@with_options
 def cpc_loss(
     logits: Tensor,
     target: Tensor,
     *,
     discrimination: float = 10.0,
     exclusion: float = 1.0,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Cross-entropy plus pairwise constraints (CPC, Cheng and Vasconcelos 2022).
 
@@ -25,7 +30,8 @@ def cpc_loss(
 
     The second term (binary discrimination, :math:`w_1`) separates the true class from every other class; the third (binary
     exclusion, :math:`w_2`) pulls the other classes together and vanishes for K = 2. As in the code released with CALS, the
-    double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory.
+    double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory. For a distribution as
+    target, the expected loss if labels were drawn from it.
 
     Example:
         >>> import torch
@@ -36,12 +42,15 @@ def cpc_loss(
     """
     in_range("discrimination", discrimination, 0)
     in_range("exclusion", exclusion, 0)
-    samples = tensors.for_training(logits, target, ignore_index)
-    classes = samples.logits.shape[1]
+    given = batch(logits, target, **options)
+    classes = given.logits.shape[1]
     discrimination = discrimination / (classes - 1)
     exclusion = exclusion / ((classes - 1) * max(1, classes - 2))
-    values = _with_pairs(samples.logits, samples.target.unsqueeze(1), discrimination, exclusion)
-    return reduce_finite(values, samples, reduction)
+    if given.soft:
+        values = _with_expected_pairs(given, discrimination, exclusion)
+    else:
+        values = _with_pairs(given.logits, given.target.unsqueeze(1), discrimination, exclusion)
+    return reduce_finite(values, given)
 
 
 def _with_pairs(logits: Tensor, target: Tensor, discrimination: float, exclusion: float) -> Tensor:
@@ -91,14 +100,47 @@ def _pairs_of_others(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return values.view(last.shape[:-1]), samples.view(last.shape).movedim(-1, 1)
 
 
+def _with_expected_pairs(given: Batch, discrimination: float, exclusion: float) -> Tensor:
+    r"""Expectation of :func:`_with_pairs` over labels y drawn from q, in blocks of samples.
+
+    With :math:`p_{ij} = |x|/2 + \log(1 + e^{-|x|})`, :math:`x = l_i - l_j`, the pairs that leave out y add up to
+    :math:`\frac12 \sum_{ij} p_{ij} - \sum_j p_{yj} + \frac12 p_{yy}`.
+    """
+    with torch.no_grad():
+        nll = given.nll()
+        gradient = given.minus_target(given.logits.softmax(dim=1))
+        last, q = (part.movedim(1, -1).flatten(0, -2) for part in (given.logits, given.target))
+        slopes, values = torch.empty_like(last), last.new_empty(len(last))
+        classes = last.shape[1]
+        rows = max(1, max(2**16, last.numel() // 8) // classes**2)
+        exclusion = exclusion if classes > 2 else 0.0
+        for logit, own, value, slope in zip(*(part.split(rows) for part in (last, q, values, slopes)), strict=True):
+            mass = own.sum(dim=1, keepdim=True)
+            x = logit.unsqueeze(2) - logit.unsqueeze(1)
+            others = functional.softplus(-x, threshold=40).diagonal_scatter(x.new_zeros(x.shape[:2]), dim1=1, dim2=2)
+            push = (-x).sigmoid().diagonal_scatter(x.new_zeros(x.shape[:2]), dim1=1, dim2=2)  # of l_j above l_y
+            value.copy_(discrimination * (own.unsqueeze(2) * others).sum(dim=(1, 2)))
+            weighted = own.unsqueeze(2) * push
+            slope.copy_(discrimination * (weighted.sum(dim=1) - weighted.sum(dim=2)))
+            if exclusion:
+                pairs = x.abs() / 2 + (-x.abs()).exp().log1p()
+                half = (x / 2).tanh() / 2
+                value.add_(exclusion * (mass.squeeze(1) * pairs.sum(dim=(1, 2)) / 2 - (own * pairs.sum(dim=2)).sum(dim=1)))
+                value.add_(exclusion * mass.squeeze(1) * math.log(2) / 2)
+                slope.add_(exclusion * ((mass - own) * half.sum(dim=2) - (half * own.unsqueeze(1)).sum(dim=2)))
+        shape = given.logits.movedim(1, -1).shape
+        values = nll + values.view(shape[:-1])
+        gradient.add_(slopes.view(shape).movedim(-1, 1))
+    return with_gradient(given.logits, values, gradient)
+
+
 class CPC(Loss):
     """Cross-entropy plus pairwise constraints; see :func:`cpc_loss`.
 
     Args:
         discrimination: Weight of the binary discrimination term (10 in CALS Appendix C, 0.1 in its released code).
         exclusion: Weight of the binary exclusion term.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -108,25 +150,18 @@ class CPC(Loss):
         3.8695
     """
 
+    @with_options
     def __init__(
         self,
         *,
         discrimination: float = 10.0,
         exclusion: float = 1.0,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        super().__init__(**options)
         self.discrimination = in_range("discrimination", discrimination, 0)
         self.exclusion = in_range("exclusion", exclusion, 0)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return cpc_loss(
-            logits,
-            target,
-            discrimination=self.discrimination,
-            exclusion=self.exclusion,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        return cpc_loss(logits, target, discrimination=self.discrimination, exclusion=self.exclusion, **self.options)

@@ -1,13 +1,22 @@
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from torch import Tensor
-from torch.nn import functional
 
-from calibrant import tensors
+from calibrant.checks import in_range
 from calibrant.losses.base import Loss
-from calibrant.tensors import Reduction
+from calibrant.losses.label_smoothing import label_smoothing_loss
+from calibrant.losses.targets import Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def cross_entropy_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: Reduction = "mean") -> Tensor:
+@with_options
+def cross_entropy_loss(logits: Tensor, target: Tensor, **options: "Unpack[Options]") -> Tensor:
     r"""Cross-entropy, :math:`-\log s_y` with :math:`s = \mathrm{softmax}(l)` (CALS Eq. 1).
+
+    For a distribution q as target: :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -16,12 +25,17 @@ def cross_entropy_loss(logits: Tensor, target: Tensor, *, ignore_index: int = -1
         >>> round(float(cross_entropy_loss(logits, target)), 4)
         0.4795
     """
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    return tensors.reduce(functional.cross_entropy(logits, target, reduction="none"), kept, reduction)
+    given = batch(logits, target, **options)
+    return given.reduce(given.nll())
 
 
 class CrossEntropy(Loss):
-    """Cross-entropy; see :func:`cross_entropy_loss`.
+    """Cross-entropy; see :func:`cross_entropy_loss`. With the arguments of ``torch.nn.CrossEntropyLoss``, it equals that.
+
+    Args:
+        label_smoothing: Mass taken from the label and spread over all classes, as in :class:`LabelSmoothing`.
+        weight: Another name of ``class_weights``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -31,6 +45,28 @@ class CrossEntropy(Loss):
         0.4795
     """
 
+    @with_options
+    def __init__(
+        self,
+        *,
+        label_smoothing: float = 0.0,
+        weight: Tensor | Sequence[float] | None = None,
+        **options: "Unpack[Options]",
+    ) -> None:
+        if weight is not None:
+            if options.get("class_weights") is not None:
+                raise ValueError("weight and class_weights are the same: pass one of them")
+            options["class_weights"] = weight
+        super().__init__(**options)
+        self.label_smoothing = in_range("label_smoothing", label_smoothing, 0, 1)
+
+    @property
+    def weight(self) -> Tensor | None:
+        """The class weights."""
+        return self.class_weights
+
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return cross_entropy_loss(logits, target, ignore_index=self.ignore_index, reduction=self.reduction)
+        if self.label_smoothing:
+            return label_smoothing_loss(logits, target, alpha=self.label_smoothing, **self.options)
+        return cross_entropy_loss(logits, target, **self.options)

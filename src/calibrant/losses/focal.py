@@ -1,11 +1,14 @@
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from calibrant import tensors
 from calibrant.checks import in_range
 from calibrant.losses.base import Loss
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
@@ -21,10 +24,11 @@ def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
     return torch.where(gamma < 0, 1 + torch.exp(-nll), focal).pow(gamma.abs()) * nll
 
 
-def focal_loss(
-    logits: Tensor, target: Tensor, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean"
-) -> Tensor:
+@with_options
+def focal_loss(logits: Tensor, target: Tensor, *, gamma: float = 3.0, **options: "Unpack[Options]") -> Tensor:
     r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class.
+
+    For a distribution q as target, the expected loss: :math:`-\sum_k q_k (1 - s_k)^\gamma \log s_k`.
 
     Example:
         >>> import torch
@@ -34,11 +38,11 @@ def focal_loss(
         0.0286
     """
     in_range("gamma", gamma, 0)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    nll = functional.cross_entropy(logits, target, reduction="none")
-    return tensors.reduce(modulate(nll, gamma), kept, reduction)
+    given = batch(logits, target, **options)
+    return given.reduce(given.of_true_class(lambda nll: modulate(nll, gamma)))
 
 
+@with_options
 def focal_sd_loss(
     logits: Tensor,
     target: Tensor,
@@ -46,10 +50,11 @@ def focal_sd_loss(
     gamma: float = 3.0,
     gamma_hard: float = 5.0,
     threshold: float = 0.2,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Sample-dependent focal loss (FLSD): ``gamma_hard`` where :math:`s_y` < ``threshold``, ``gamma`` elsewhere.
+
+    For a distribution as target, the expected loss, as in :func:`focal_loss`.
 
     The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
 
@@ -61,10 +66,13 @@ def focal_sd_loss(
         0.0286
     """
     _check_sample_dependent(gamma, gamma_hard, threshold)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    nll = functional.cross_entropy(logits, target, reduction="none")
-    hard = torch.exp(-nll.detach()) < threshold
-    return tensors.reduce(modulate(nll, torch.where(hard, nll.new_full((), gamma_hard), gamma)), kept, reduction)
+    given = batch(logits, target, **options)
+
+    def focal(nll: Tensor) -> Tensor:
+        hard = torch.exp(-nll.detach()) < threshold
+        return modulate(nll, torch.where(hard, nll.new_full((), gamma_hard), gamma))
+
+    return given.reduce(given.of_true_class(focal))
 
 
 def _check_sample_dependent(gamma: float, gamma_hard: float, threshold: float) -> None:
@@ -78,8 +86,7 @@ class Focal(Loss):
 
     Args:
         gamma: Exponent; 0 gives cross-entropy.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -89,13 +96,14 @@ class Focal(Loss):
         0.0724
     """
 
-    def __init__(self, *, gamma: float = 3.0, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+    @with_options
+    def __init__(self, *, gamma: float = 3.0, **options: "Unpack[Options]") -> None:
+        super().__init__(**options)
         self.gamma = in_range("gamma", gamma, 0)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return focal_loss(logits, target, gamma=self.gamma, ignore_index=self.ignore_index, reduction=self.reduction)
+        return focal_loss(logits, target, gamma=self.gamma, **self.options)
 
 
 class FocalSD(Loss):
@@ -105,8 +113,7 @@ class FocalSD(Loss):
         gamma: Exponent for samples whose true-class probability is at least ``threshold``.
         gamma_hard: Exponent for the others.
         threshold: Probability that separates them.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -116,27 +123,21 @@ class FocalSD(Loss):
         0.0286
     """
 
+    @with_options
     def __init__(
         self,
         *,
         gamma: float = 3.0,
         gamma_hard: float = 5.0,
         threshold: float = 0.2,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        super().__init__(**options)
         _check_sample_dependent(gamma, gamma_hard, threshold)
         self.gamma, self.gamma_hard, self.threshold = gamma, gamma_hard, threshold
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return focal_sd_loss(
-            logits,
-            target,
-            gamma=self.gamma,
-            gamma_hard=self.gamma_hard,
-            threshold=self.threshold,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            logits, target, gamma=self.gamma, gamma_hard=self.gamma_hard, threshold=self.threshold, **self.options
         )

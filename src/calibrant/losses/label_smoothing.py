@@ -1,19 +1,23 @@
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-from calibrant import tensors
 from calibrant.checks import in_range
 from calibrant.losses.base import Loss, reduce_finite
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
-def label_smoothing_loss(
-    logits: Tensor, target: Tensor, *, alpha: float = 0.05, ignore_index: int = -100, reduction: Reduction = "mean"
-) -> Tensor:
+@with_options
+def label_smoothing_loss(logits: Tensor, target: Tensor, *, alpha: float = 0.05, **options: "Unpack[Options]") -> Tensor:
     r"""Label smoothing: cross-entropy with the label mixed with the uniform distribution.
 
     .. math:: -(1 - \alpha) \log s_y - \frac{\alpha}{K} \sum_{k=1}^K \log s_k
 
-    The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``.
+    The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``. A
+    distribution q as target becomes :math:`(1 - \alpha) q + \alpha / K`.
 
     Example:
         >>> import torch
@@ -23,12 +27,15 @@ def label_smoothing_loss(
         0.5212
     """
     in_range("alpha", alpha, 0, 1)
-    samples = tensors.for_training(logits, target, ignore_index)
-    log_s = samples.logits.log_softmax(dim=1)
-    values = (alpha - 1) * log_s.gather(1, samples.target.unsqueeze(1)).squeeze(1)
-    if alpha:  # without it, a masked class, whose log s is -infinity, must not matter
-        values = values - alpha * log_s.mean(dim=1)
-    return reduce_finite(values, samples, reduction)
+    given = batch(logits, target, **options)
+    if not alpha:  # a masked class, whose log s is -infinity, must not matter
+        return given.reduce(given.nll())
+    if given.soft or given.class_weights is not None:
+        given = given.smoothed(alpha)
+        return reduce_finite(given.nll(), given)
+    log_s = given.logits.log_softmax(dim=1)
+    values = (alpha - 1) * given.expected(log_s) - alpha * log_s.mean(dim=1)
+    return reduce_finite(values, given)
 
 
 class LabelSmoothing(Loss):
@@ -36,8 +43,7 @@ class LabelSmoothing(Loss):
 
     Args:
         alpha: Mass taken from the label and spread over all classes, in [0, 1].
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -47,12 +53,11 @@ class LabelSmoothing(Loss):
         0.5629
     """
 
-    def __init__(self, *, alpha: float = 0.05, ignore_index: int = -100, reduction: Reduction = "mean") -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+    @with_options
+    def __init__(self, *, alpha: float = 0.05, **options: "Unpack[Options]") -> None:
+        super().__init__(**options)
         self.alpha = in_range("alpha", alpha, 0, 1)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        return label_smoothing_loss(
-            logits, target, alpha=self.alpha, ignore_index=self.ignore_index, reduction=self.reduction
-        )
+        return label_smoothing_loss(logits, target, alpha=self.alpha, **self.options)

@@ -1,13 +1,15 @@
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from calibrant import tensors
 from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, reduce_finite, with_gradient
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Batch, Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 ClassReduction = Literal["mean", "sum"]
 
@@ -17,7 +19,7 @@ ClassReduction = Literal["mean", "sum"]
 MarginPenalty = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
-def cross_entropy_with_margin(logits: Tensor, target: Tensor, penalty: MarginPenalty) -> Tensor:
+def cross_entropy_with_margin(given: Batch, penalty: MarginPenalty) -> Tensor:
     r"""Cross-entropy plus a penalty on the logit distances :math:`d_k = \max_j l_j - l_k`, for each sample.
 
     One pass computes value and gradient together: chained tensor operations cost five times as much, nearly all of it
@@ -26,18 +28,25 @@ def cross_entropy_with_margin(logits: Tensor, target: Tensor, penalty: MarginPen
 
     .. math:: s_k - 1[k = y] - g_k + \frac{1[k \in T]}{|T|} \sum_j g_j
     """
+    logits = given.logits
     wants_gradient = torch.is_grad_enabled() and logits.requires_grad
-    index = target.unsqueeze(1)
     with torch.no_grad():
         largest = logits.amax(dim=1, keepdim=True)
         distance = largest - logits
         s = logits.softmax(dim=1)
         # -log s_y = d_y - log s_max: unlike s_y, s_max >= 1/K never underflows.
-        values = distance.gather(1, index) - s.amax(dim=1, keepdim=True).log_()
+        mass = given.mass
+        values = given.expected(distance).unsqueeze(1) - mass * s.amax(dim=1, keepdim=True).log_()
         if not wants_gradient:
-            return (values + penalty(distance, None)[0]).squeeze(1)
-        gradient = s.scatter_add_(1, index, s.new_full((), -1).expand_as(index))
-        value, slope = penalty(distance, gradient)
+            return (values + mass * penalty(distance, None)[0]).squeeze(1)
+        if given.soft:  # the penalty counts as often as the distribution adds up to, with class weights
+            slopes = torch.zeros_like(s)
+            value, slope = penalty(distance, slopes)
+            value, slope = mass * value, mass * slope
+            gradient = given.minus_target(s).add_(slopes.mul_(mass))
+        else:
+            gradient = given.minus_target(s)
+            value, slope = penalty(distance, gradient)
         values += value
         top = distance.copy_(logits == largest)
         gradient.addcmul_(top, slope / top.sum(dim=1, keepdim=True))
@@ -58,6 +67,7 @@ def linear_penalty(margin: float, multipliers: Tensor, scale: float) -> MarginPe
     return penalty
 
 
+@with_options
 def margin_loss(
     logits: Tensor,
     target: Tensor,
@@ -65,15 +75,15 @@ def margin_loss(
     margin: float = 10.0,
     weight: float = 0.1,
     class_reduction: ClassReduction = "mean",
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Margin-based label smoothing (MbLS): cross-entropy with a linear penalty on logit distances beyond a margin.
 
     .. math:: -\log s_y + \frac{w}{K} \sum_{k=1}^K \max(0, \max_j l_j - l_k - m)
 
     ``class_reduction="sum"`` omits the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
-    result was obtained with the mean. Classes that share the largest logit share its gradient.
+    result was obtained with the mean. Classes that share the largest logit share its gradient. The penalty knows no labels:
+    for a distribution q as target, the first term becomes :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -83,10 +93,10 @@ def margin_loss(
         0.3641
     """
     _check(margin, weight, class_reduction)
-    samples = tensors.for_training(logits, target, ignore_index)
-    scale = 1 / samples.logits.shape[1] if class_reduction == "mean" else 1.0
-    penalty = linear_penalty(margin, samples.logits.new_full((), weight), scale)
-    return reduce_finite(cross_entropy_with_margin(samples.logits, samples.target, penalty), samples, reduction)
+    given = batch(logits, target, **options)
+    scale = 1 / given.logits.shape[1] if class_reduction == "mean" else 1.0
+    penalty = linear_penalty(margin, given.logits.new_full((), weight), scale)
+    return reduce_finite(cross_entropy_with_margin(given, penalty), given)
 
 
 def _check(margin: float, weight: float, class_reduction: ClassReduction) -> None:
@@ -102,8 +112,7 @@ class MbLS(Loss):
         margin: Distance from the largest logit beyond which a logit is penalised; 10 for images, 6 for text in the papers.
         weight: Weight of the penalty.
         class_reduction: ``"mean"`` over classes, as in every published result, or ``"sum"``, Eq. 3 of the paper.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -113,16 +122,16 @@ class MbLS(Loss):
         0.4975
     """
 
+    @with_options
     def __init__(
         self,
         *,
         margin: float = 10.0,
         weight: float = 0.1,
         class_reduction: ClassReduction = "mean",
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        super().__init__(**options)
         _check(margin, weight, class_reduction)
         self.margin, self.weight = margin, weight
         self.class_reduction: ClassReduction = class_reduction
@@ -130,11 +139,5 @@ class MbLS(Loss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return margin_loss(
-            logits,
-            target,
-            margin=self.margin,
-            weight=self.weight,
-            class_reduction=self.class_reduction,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            logits, target, margin=self.margin, weight=self.weight, class_reduction=self.class_reduction, **self.options
         )

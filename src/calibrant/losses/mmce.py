@@ -1,4 +1,4 @@
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -7,11 +7,15 @@ from torch.nn import functional
 from calibrant import tensors
 from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, only_once
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import Options, batch, with_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Form = Literal["paper", "released"]
 
 
+@with_options
 def mmce_loss(
     logits: Tensor,
     target: Tensor,
@@ -20,8 +24,7 @@ def mmce_loss(
     weighted: bool = False,
     form: Form = "paper",
     width: float = 0.4,
-    ignore_index: int = -100,
-    reduction: Reduction = "mean",
+    **options: "Unpack[Options]",
 ) -> Tensor:
     r"""Cross-entropy plus the maximum mean calibration error of the batch (MMCE, Kumar et al. 2018).
 
@@ -34,6 +37,7 @@ def mmce_loss(
 
     On sorted confidences the kernel turns the double sum into running sums: exact, in O(N log N) time and O(N) memory.
     The penalty belongs to the whole batch: with ``reduction="none"`` it is added in full to every sample.
+    For a distribution q as target, c is the probability of the predicted class in q.
 
     Example:
         >>> import torch
@@ -43,11 +47,17 @@ def mmce_loss(
         0.5155
     """
     _check(weight, form, width)
-    logits, target, kept = tensors.for_training(logits, target, ignore_index)
-    prediction = logits.detach().max(dim=1).indices
-    log_s = logits.log_softmax(dim=1).gather(1, torch.stack([target, prediction], dim=1))
-    penalty = _mmce(log_s[:, 1].exp(), prediction == target, kept, weighted=weighted, form=form, width=width)
-    return tensors.reduce(weight * penalty - log_s[:, 0], kept, reduction)
+    given = batch(logits, target, **options)
+    prediction = given.logits.detach().max(dim=1).indices
+    log_s = given.logits.log_softmax(dim=1)
+    r = log_s.gather(1, prediction.unsqueeze(1)).squeeze(1).exp()
+    correct = given.probability_of(prediction)
+    penalty = _mmce(r, correct, given.kept, weighted=weighted, form=form, width=width)
+    mass = given.mass
+    values = weight * penalty - given.expected(log_s)
+    if isinstance(mass, Tensor):
+        values = weight * penalty * mass.squeeze(1) - given.expected(log_s)
+    return given.reduce(values)
 
 
 def _check(weight: float, form: Form, width: float) -> None:
@@ -59,7 +69,7 @@ def _check(weight: float, form: Form, width: float) -> None:
 def _mmce(r: Tensor, correct: Tensor, kept: Tensor, *, weighted: bool, form: Form, width: float) -> Tensor:
     """The penalty, a scalar."""
     r = tensors.double(torch.where(kept, r, 0).flatten())
-    right, wrong = (correct & kept).flatten().to(r), (~correct & kept).flatten().to(r)
+    right, wrong = (torch.where(kept, part, 0).flatten().to(r) for part in (correct, 1 - correct))
     gram: Tensor = _LaplacianGram.apply(r, torch.stack([right * (1 - r), -wrong * r]), width)[0]
     m, n = right.sum(), wrong.sum()
     if weighted and form == "released":
@@ -142,8 +152,7 @@ class MMCE(Loss):
         weighted: Weight correct and wrong predictions by the inverse of their number.
         form: ``"paper"`` for the formula, ``"released"`` for the authors' code.
         width: Width h of the kernel.
-        ignore_index: Label of samples or pixels to ignore.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        **options: Those of every loss: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -153,6 +162,7 @@ class MMCE(Loss):
         1.1998
     """
 
+    @with_options
     def __init__(
         self,
         *,
@@ -160,10 +170,9 @@ class MMCE(Loss):
         weighted: bool = False,
         form: Form = "paper",
         width: float = 0.4,
-        ignore_index: int = -100,
-        reduction: Reduction = "mean",
+        **options: "Unpack[Options]",
     ) -> None:
-        super().__init__(ignore_index=ignore_index, reduction=reduction)
+        super().__init__(**options)
         _check(weight, form, width)
         self.weight, self.width = weight, width
         self.weighted = bool(weighted)
@@ -172,12 +181,5 @@ class MMCE(Loss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return mmce_loss(
-            logits,
-            target,
-            weight=self.weight,
-            weighted=self.weighted,
-            form=self.form,
-            width=self.width,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
+            logits, target, weight=self.weight, weighted=self.weighted, form=self.form, width=self.width, **self.options
         )

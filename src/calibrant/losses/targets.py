@@ -1,0 +1,263 @@
+"""What losses take as targets: labels or distributions, class weights, one logit for two classes."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant import tensors
+from calibrant.checks import one_of
+from calibrant.errors import did_you_mean
+from calibrant.tensors import Reduction, at_least_single, describe, hidden, shape_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+#: What one row of logits decides: one of K classes, one of two by a single logit, or L times yes or no.
+Task = Literal["multiclass", "binary", "multilabel"]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    r"""Options of every loss.
+
+    Attributes:
+        ignore_index: Label of samples or pixels to ignore, -100 by default.
+        reduction: ``"mean"`` by default, ``"sum"`` or ``"none"``.
+        class_weights: Weights :math:`w_k` of the classes, ``(K,)``; a sample counts as much as its class, and the mean is
+            divided by the sum of these weights, as in ``torch.nn.CrossEntropyLoss``.
+        task: ``"multiclass"`` by default: logits ``(N, K, *spatial)``. ``"binary"``: one logit z for each sample, ``(N,)``
+            or ``(N, 1, *spatial)``. ``"multilabel"``: logits ``(N, L, *spatial)``, each of which decides about a label. In
+            the last two, targets are 0 or 1, or probabilities of 1, in the shape of the logits, and the loss is that of the
+            two logits (0, z).
+    """
+
+    ignore_index: int
+    reduction: Reduction
+    class_weights: Tensor | Sequence[float] | None
+    task: Task
+
+
+#: Defaults of :class:`Options`.
+OPTIONS: Options = {"ignore_index": -100, "reduction": "mean", "class_weights": None, "task": "multiclass"}
+
+
+def with_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Show :class:`Options` in the signature of a loss, in place of ``**options``, and refuse others."""
+    own = inspect.signature(function)
+    first = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Options.__annotations__[name])
+        for name, default in OPTIONS.items()
+    ]
+    signature = own.replace(parameters=first + shared)
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for option in kwargs:
+            if option not in signature.parameters:
+                hint = did_you_mean(option, signature.parameters)
+                raise TypeError(f"{name}() got an unexpected keyword argument {option!r}{hint}")
+        return function(*args, **kwargs)
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+class Batch(NamedTuple):
+    r"""Checked logits and targets of a loss.
+
+    Attributes:
+        logits: ``(N, K, *spatial)``, at least float32.
+        target: Labels ``(N, *spatial)``, int64, 0 where ignored; or, for distributions q over the classes,
+            :math:`q_k w_k`, ``(N, K, *spatial)``.
+        kept: ``(N, *spatial)``, False where ignored.
+        reduction: How values are reduced.
+        class_weights: Weights w of the classes, ``(K,)``.
+        shares: What each sample counts in the mean, ``(N, *spatial)``, if not 1.
+    """
+
+    logits: Tensor
+    target: Tensor
+    kept: Tensor
+    reduction: Reduction
+    class_weights: Tensor | None = None
+    shares: Tensor | None = None
+
+    @property
+    def soft(self) -> bool:
+        """Whether targets are distributions."""
+        return self.target.dim() == self.logits.dim()
+
+    @property
+    def mass(self) -> Tensor | float:
+        r""":math:`\sum_k q_k w_k` of each sample, with the class dimension kept; 1 for labels, weighted at the end."""
+        return self.target.sum(dim=1, keepdim=True) if self.soft else 1.0
+
+    def expected(self, values: Tensor) -> Tensor:
+        """The loss of each sample, from its loss if each of the classes were true: ``values``, ``(N, K, *spatial)``."""
+        if self.soft:
+            # 0 * infinity: a class of probability 0 does not matter, whatever its loss
+            return torch.where(self.target > 0, values, 0).mul(self.target).sum(dim=1)
+        return values.gather(1, self.target.unsqueeze(1)).squeeze(1)
+
+    def nll(self) -> Tensor:
+        """The cross-entropy of each sample."""
+        return functional.cross_entropy(self.logits, self.target, reduction="none")
+
+    def of_true_class(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The expectation of a function of -log s_y over the true class y, for each sample."""
+        if not self.soft:
+            return function(self.nll())
+        return self.expected(function(-self.logits.log_softmax(dim=1)))
+
+    def probability_of(self, labels: Tensor) -> Tensor:
+        """How probable labels ``(N, *spatial)`` are according to the target, whatever the class weights."""
+        if not self.soft:
+            return (labels == self.target).to(self.logits.dtype)
+        q = self.target
+        if self.class_weights is not None:
+            weights = tensors.per_class(self.class_weights, self.logits)
+            q = torch.where(weights > 0, q / weights, 0)
+        return q.gather(1, labels.unsqueeze(1)).squeeze(1)
+
+    def minus_target(self, s: Tensor) -> Tensor:
+        """The gradient of the cross-entropy, in place: s - onehot for labels, s sum(q) - q for distributions."""
+        if self.soft:
+            return s.mul_(self.mass).sub_(self.target)
+        index = self.target.unsqueeze(1)
+        return s.scatter_add_(1, index, s.new_full((), -1).expand_as(index))
+
+    def smoothed(self, alpha: float) -> "Batch":
+        """With targets mixed with the uniform distribution; what each sample counts stays."""
+        classes = self.logits.shape[1]
+        ones = self.logits.new_ones(classes)
+        weights = tensors.per_class(ones if self.class_weights is None else self.class_weights, self.logits)
+        soft = self.target
+        if not self.soft:
+            soft = functional.one_hot(self.target, classes).movedim(-1, 1).to(self.logits.dtype) * weights
+        return self._replace(target=(1 - alpha) * soft + alpha / classes * weights)
+
+    def reduce(self, values: Tensor) -> Tensor:
+        """Reduce ``values``, ``(N, *spatial)``, over what is not ignored; if nothing is left, 0 with zero gradient."""
+        if self.shares is None:
+            return tensors.reduce(values, self.kept, self.reduction)
+        if not self.soft:
+            values = values * self.shares
+        if self.reduction != "mean":
+            return tensors.reduce(values, self.kept, self.reduction)
+        total = torch.where(self.kept, self.shares, 0).sum()
+        return torch.where(self.kept, values, 0).sum() / total.where(total > 0, 1)
+
+
+def batch(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    num_classes: int | None = None,
+    finite: bool = False,
+    **options: "Unpack[Options]",
+) -> Batch:
+    """Check what a loss is given; see :class:`Options`.
+
+    Args:
+        logits: The network's outputs.
+        target: Labels, or distributions over the classes in the shape of the logits.
+        num_classes: Number of classes that the loss was made for.
+        finite: Also check values on devices where that means waiting, and refuse logits that are not finite.
+        **options: Those of the loss.
+    """
+    chosen: Options = {**OPTIONS, **options}
+    task = one_of("task", chosen["task"], get_args(Task))
+    ignore_index, weights = chosen["ignore_index"], chosen["class_weights"]
+    if task != "multiclass":
+        logits, target = _as_two_classes(logits, target, task, ignore_index)
+    if not (isinstance(target, Tensor) and isinstance(logits, Tensor) and target.is_floating_point()):
+        found = tensors.for_training(logits, target, ignore_index, num_classes=num_classes, finite=finite)
+        made = Batch(*found, chosen["reduction"])
+    else:
+        kept = _check_distributions(target, logits, ignore_index if task != "multiclass" else None, finite=finite)
+        found = tensors.for_training(
+            logits, torch.where(kept, 0, ignore_index), ignore_index, num_classes=num_classes, finite=finite
+        )
+        target = torch.where(kept.unsqueeze(1), target.to(found.logits), 0)
+        made = Batch(found.logits, target, kept, chosen["reduction"])
+    return made if weights is None else _weighted(made, weights)
+
+
+def _as_two_classes(logits: Tensor, target: Tensor, task: str, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Logits (0, z) and targets of two classes."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        raise TypeError(f"logits must be a floating point tensor, got {describe(logits)}; pass the network's raw outputs")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target must be a tensor of 0 and 1, got {describe(target)}")
+    if task == "binary":
+        if logits.dim() > 1 and logits.shape[1] != 1:
+            raise ValueError(
+                f'with task="binary", logits must have shape (N,) or (N, 1, *spatial), got {shape_of(logits)}; for '
+                'several labels pass task="multilabel", for two classes leave task out'
+            )
+        logits = logits.squeeze(1) if logits.dim() > 1 else logits
+        target = target.squeeze(1) if target.dim() == logits.dim() + 1 and target.shape[1] == 1 else target
+    elif logits.dim() < 2:
+        raise ValueError(f'with task="multilabel", logits must have shape (N, L, *spatial), got {shape_of(logits)}')
+    if target.shape != logits.shape:
+        raise ValueError(
+            f'with task="{task}", target must have the shape of the logits, {shape_of(logits)}, got {shape_of(target)}'
+        )
+    both = torch.stack([torch.zeros_like(logits), logits], dim=1)
+    if target.dtype is torch.bool:
+        target = target.long()
+    if not target.is_floating_point():
+        return both, target
+    ignored = target == ignore_index
+    return both, torch.where(ignored.unsqueeze(1), ignore_index, torch.stack([1 - target, target], dim=1))
+
+
+def _check_distributions(target: Tensor, logits: Tensor, ignored: int | None, *, finite: bool) -> Tensor:
+    """Refuse what is not a distribution over the classes; where targets are kept."""
+    if target.shape != logits.shape:
+        raise ValueError(
+            f"a floating point target holds probabilities of the classes, in the shape of the logits, {shape_of(logits)}; "
+            f"got {shape_of(target)}; class labels are integers: use target.long()"
+        )
+    first = target[:, 0]
+    kept = torch.ones_like(first, dtype=torch.bool) if ignored is None else first != ignored
+    if target.numel() and (finite or target.is_cpu) and not hidden(target):
+        exact = at_least_single(target)
+        wrong = ~((exact.amin(dim=1) >= 0) & ((exact.sum(dim=1) - 1).abs() <= 1e-2)) & kept
+        if bool(wrong.any()):
+            place = wrong.nonzero()[0].tolist()
+            row = exact.movedim(1, -1)[tuple(place)]
+            raise ValueError(
+                f"target: row {place[0]} holds {[round(x, 4) for x in row.tolist()[:5]]}{'...' if len(row) > 5 else ''}, "
+                "which are no probabilities that add up to 1; class labels are integers: use target.long(); for several "
+                'labels per sample pass task="multilabel"'
+            )
+    return kept
+
+
+def weights_of(given: Tensor | Sequence[float] | None) -> Tensor | None:
+    """Class weights as a tensor."""
+    if given is None:
+        return None
+    weights = torch.as_tensor(given, dtype=torch.float32) if not isinstance(given, Tensor) else given.detach().float()
+    if weights.dim() != 1 or not bool((weights >= 0).all()) or not bool(weights.isfinite().all()):
+        raise ValueError(f"class_weights must be a vector of non-negative numbers, one for each class, got {given}")
+    return weights
+
+
+def _weighted(made: Batch, weights: Tensor | Sequence[float]) -> Batch:
+    vector = torch.as_tensor(weights, dtype=made.logits.dtype, device=made.logits.device)
+    classes = made.logits.shape[1]
+    if vector.shape != (classes,):
+        raise ValueError(f"class_weights must have one weight for each of {classes} classes, got shape {shape_of(vector)}")
+    if made.soft:  # as in torch.nn.CrossEntropyLoss, the mean of distributions is over samples
+        return made._replace(target=made.target * tensors.per_class(vector, made.logits), class_weights=vector)
+    return made._replace(class_weights=vector, shares=vector[made.target])
