@@ -1,5 +1,6 @@
 """Saved outputs of public networks, articles and street scenes, where the data is at hand (CALIBRANT_DATA)."""
 
+import json
 import os
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_temperature_scaling_of_a_public_network(saved: dict[str, torch.Tensor])
     assert round(float(cal.ece(test, labels)), 4) == 0.0475
     assert cal.ece(calibrator.transform(test), labels) < 0.013
     assert cal.accuracy(calibrator.transform(test), labels) == cal.accuracy(test, labels)
+
+
+def test_temperature_by_both_criteria(saved: dict[str, torch.Tensor], tmp_path: Path, capsys) -> None:
+    """Of ResNet-110 the grid of the papers gives T 2.5, and the minimum of the NLL T 2.40."""
+    for part in ("val", "test"):
+        np.savez(tmp_path / f"{part}.npz", logits=saved[f"resnet110_{part}_logits"], target=saved[f"resnet110_{part}_y"])
+    for criterion, temperature, error in (("nll", 2.40, 0.0113), ("ece", 2.5, 0.0077)):
+        command = ["calibrate", str(tmp_path / "val.npz"), str(tmp_path / "test.npz"), "--temperature", criterion]
+        assert main([*command, "--resamples", "20", "--out", str(tmp_path / criterion)]) == 0
+        fitted = posthoc.load(tmp_path / criterion)
+        assert float(fitted.temperature_) == pytest.approx(temperature, abs=0.005)
+        found = json.loads((tmp_path / criterion / "metrics.json").read_text())["files"][1]
+        assert round(found["ece"], 4) == error
+        assert f"temperature_ = {float(fitted.temperature_):.4f}, by {criterion.upper()}" in capsys.readouterr().out
 
 
 # Texts and segmented images

@@ -93,7 +93,7 @@ def test_what_is_not_a_number_is_null_in_files(folder: RunFolder, result: RunRes
 def test_a_result_is_shown(result: RunResult, folder: RunFolder) -> None:
     assert repr(result).startswith(f"RunResult(digits, ce, seed 3: accuracy, % {100 * result.test['accuracy']:.2f} [")
     page = result._repr_html_()
-    assert "after temperature 1.50" in page
+    assert "after temperature 1.50, by NLL" in page
     assert f"{100 * result.test['ece']:.2f} [" in page
     run = Run(folder, Recipe.load("digits"), result)
     assert run._repr_html_() == page

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rich.console import Console
 from calibrant import functional as cal, posthoc
 from calibrant.errors import InputError
 from calibrant.recipes import Recipe
+from calibrant.report import Report
 from calibrant.runs import RunFolder, StudyFolder
 from calibrant.study import Job, Study, StudyTable, launchers
 
@@ -77,8 +79,12 @@ def test_a_table_says_the_same_everywhere(study: Study) -> None:
     console.print(table)
     for text in (table.markdown(), table._repr_html_(), console.file.getvalue()):
         assert shown in text
-        assert "p (ECE)" in text
+        assert "ΔECE, % (p)" in text
+        assert "ECE, %, T by ECE" in text
     assert shown.replace("±", "$\\pm$") in table.latex()
+    assert "$\\Delta$ECE, \\% (p)" in table.latex()
+    gap = 100 * (row.mean("ece") - study.summarise()["ce"].mean("ece"))
+    assert f"| {gap:+.2f} (" in table.markdown()
     assert table._repr_html_().count("<tr>") == 1 + 3
     assert "*" not in table._repr_html_()
     entries = table.entries(dict.fromkeys(range(3), "{}"))
@@ -87,14 +93,53 @@ def test_a_table_says_the_same_everywhere(study: Study) -> None:
     assert float(read["brier"]["ece_mean"]) == row.mean("ece")
     assert float(read["brier"]["ece_after_temperature_std"]) == row.spread("ece", "after")
     assert float(read["brier"]["p_ece"]) == row.p_values["ece"]
+    assert 100 * float(read["brier"]["difference_ece"]) == pytest.approx(gap)
+    assert float(read["brier"]["difference_ece_low"]) == -row.differences["ece"]["high"]
+    runs = [RunFolder(study.folder.path / f"brier-seed{seed}") for seed in (0, 1)]
+    expected = []
+    for run in runs:
+        fitted = posthoc.TemperatureScaling(criterion="ece").fit(*run.open("validation").read_all())
+        logits, target = run.open().read_all()
+        expected.append((float(fitted.temperature_), float(cal.ece(fitted.transform(logits), target))))
+    assert float(read["brier"]["temperature_by_ece"]) == pytest.approx(sum(t for t, _ in expected) / 2)
+    assert float(read["brier"]["ece_after_temperature_by_ece"]) == pytest.approx(sum(e for _, e in expected) / 2)
     narrow = table.narrow(3)
     assert [part.metrics for part in narrow] == [["accuracy", "ece", "adaptive_ece"], ["nll"]]
     assert all(isinstance(part, StudyTable) and part.title == study.title for part in narrow)
 
 
+def test_the_criterion_of_the_temperature_changes_without_training(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are measured: the same study shows the other one, and drops what was measured with the first on other data."""
+    monkeypatch.undo()
+    monkeypatch.setattr(sys.modules["calibrant.train.fit"], "prepare", lambda *_, **__: pytest.fail("it trains"))
+    before = study.summarise()
+    study.measure_beyond(ood=["noise"])
+    other = small(study.folder.path, temperature="ece").run()
+    after = other.summarise()
+    assert (before.criterion, after.criterion) == ("nll", "ece")
+    for method in before.methods:
+        assert after[method].temperatures == before[method].other_temperatures != before[method].temperatures
+        assert after[method].other_temperatures == before[method].temperatures
+        assert after[method].values("ece", "after") == before[method].others["ece"]
+        assert after[method].before == before[method].before
+    assert "T minimises the ECE of the validation set (grid 0.1 to 10)." in other.table().markdown()
+    assert "ECE, %, T by NLL" in other.table().markdown()
+    run = RunFolder(study.folder.path / "mbls-seed0")
+    assert (run.recipe().temperature, run.result().criterion, run.ood()) == ("ece", "ece", {})
+    assert all(t == round(t, 1) for row in after.summaries for t in row.temperatures)
+    other.save()
+    page = Report(other.folder).content
+    assert {(m["criterion"], m["other"]["criterion"]) for m in page["methods"]} == {("ece", "nll")}
+    asked = Report(other.folder, temperature="nll").content["methods"][1]
+    assert asked["values_after"]["ece"]["mean"] == pytest.approx(before["mbls"].mean("ece", "after"))
+    assert asked["temperature"] == pytest.approx(statistics.mean(before["mbls"].temperatures))
+    with pytest.raises(InputError, match="`temperature` must be one of 'nll', 'ece', got 'brier'"):
+        Report(other.folder, temperature="brier")
+
+
 def test_measures_of_a_table_may_be_chosen(study: Study) -> None:
     assert [column.title for column in study.table(["smooth_ece", "brier"]).columns()] == [
-        "smooth ECE, %", "Brier score", "T", "smooth ECE, %, post T", "Brier score, post T", "p (ECE)",
+        "smooth ECE, %", "Brier score", "T", "smooth ECE, %, post T", "Brier score, post T", "ΔECE, % (p)",
     ]  # fmt: skip
     every = study.metrics(["all"])
     assert {"ece", "sweep_ece_width", "error"} < set(every)

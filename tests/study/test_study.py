@@ -51,7 +51,11 @@ def row(method: str, ece: list[float], accuracy: list[float], **more) -> Summary
 
 ROWS = [
     row("ce", [0.08, 0.10], [0.90, 0.92]),
-    row("mbls", [0.03, 0.03], [0.91, 0.93], p_values={"ece": 0.0004}),
+    row(
+        *("mbls", [0.03, 0.03], [0.91, 0.93]),
+        p_values={"ece": 0.0004},
+        differences={"ece": {"difference": 0.06, "low": 0.05, "high": 0.07}},
+    ),
     row("cals-alm, margin=5", [0.02, 0.03], [0.89, 0.93], p_values={"ece": 0.2}),
 ]
 
@@ -65,17 +69,20 @@ def test_tables_mark_the_best_and_the_second() -> None:
     assert lines[0] == "title"
     assert lines[2].startswith("| method | accuracy, % | ECE, % | AdaECE, % | NLL | T | ECE, %, post T")
     ce, mbls, cals, _, note = lines[4:]
-    assert note == "p: difference in ECE from ce, paired t-test over seeds that also allows for the test set."
+    assert note == (
+        "T minimises the NLL of the validation set. ΔECE: difference in ECE from ce in points, with its p-value by a paired "
+        "t-test over seeds that also allows for the test set."
+    )
     assert ce.startswith("| ce | *91.00 ± 1.41* | 9.00 ± 1.41 |")
     assert mbls.startswith("| mbls | **92.00 ± 1.41** | *3.00 ± 0.00* |")
     assert "| **2.50 ± 0.71** |" in cals
-    assert mbls.endswith("| <0.001 |")
+    assert mbls.endswith("| -6.00 (<0.001) |")
     assert cals.endswith("| 0.200 |")
 
 
 def test_latex_is_booktabs() -> None:
     text = table("100 % of a_b & c").latex()
-    assert "\\caption{100 \\% of a\\_b \\& c. p: difference in ECE from ce," in text
+    assert "\\caption{100 \\% of a\\_b \\& c. T minimises the NLL of the validation set. $\\Delta$ECE: difference" in text
     body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
     columns = text.split("\\begin{tabular}{")[1].split("}")[0]
     assert all(line.endswith(" \\\\") and line.count("&") == len(columns) - 1 for line in body)
@@ -201,7 +208,9 @@ def test_significance_is_paired_over_seeds(here: Path) -> None:
         low, high = expected.confidence_interval(0.95)
         assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-6)
     text = (here / "study/table.md").read_text()
-    assert text.endswith("p: difference in ECE from ce, paired t-test over seeds that also allows for the test set.\n")
+    assert text.endswith("with its p-value by a paired t-test over seeds that also allows for the test set.\n")
+    shown = 100 * (np.mean(second["before"]["ece"]) - np.mean(first["before"]["ece"]))
+    assert f"| {shown:+.2f} ({second['p_values']['ece']:.3f}) |" in text
 
 
 def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
@@ -242,7 +251,7 @@ def test_of_segmented_images_significance_comes_from_whole_images(here: Path) ->
     assert main([*command, *small, "--out", "study"]) == 0
     header = (here / "study/table.md").read_text().splitlines()[2]
     assert header.startswith("| method | accuracy, % | mIoU, % | ECE, % | ECE per image, % |")
-    assert header.endswith("| p (ECE) |")
+    assert header.endswith("| ΔECE, % (p) |")
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
     (a, target), (b, _) = (RunFolder(here / f"study/{m}-seed0").open().read_all() for m in ("ce", "fl"))
     expected = stats.compare("ece", a, b, target)  # which resamples images

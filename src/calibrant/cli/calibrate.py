@@ -37,6 +37,12 @@ def parser() -> Parser:
         help="Calibrators (see calibrant list calibrators), all, or auto: the best by cross-validated NLL on the validation "
         "predictions.",
     )
+    options.option(
+        "--temperature",
+        metavar="CRITERION",
+        default="nll",
+        help="What temperature scaling minimises: nll, or ece on the papers' grid 0.1, 0.2, ..., 10.",
+    )
     options.reading_options()
     options.measuring_options()
     options.option("--folds", type=int, default=5, help="Cross-validation folds of --method auto.")
@@ -49,22 +55,28 @@ def parser() -> Parser:
 def run(config: Any) -> None:
     """Fit, measure, print, write."""
     from calibrant import audit
+    from calibrant.checks import one_of
+    from calibrant.errors import input_errors
     from calibrant.evaluation.calibration import cross_validate, fit_all, measure_all
     from calibrant.files import replacing, write_json
 
     check_measuring(config)
+    with input_errors():
+        one_of("`temperature`", config.temperature, ("nll", "ece"))
     fitting, testing = _open(config)
     _refuse_existing(config)
     methods = _methods(config, dense=bool(fitting.shape))
     logits, target = _read(fitting, testing, config)
+    temperature = {"criterion": config.temperature, "num_bins": config.num_bins}
+    options: Any = {"ignore_index": config.ignore_index, "temperature": temperature}
     scores = None
     if config.method == ["auto"]:
         with progress("cross-validating", config.folds * len(methods)) as advance:
-            options: Any = {"folds": config.folds, "seed": config.seed, "ignore_index": config.ignore_index}
-            scores = cross_validate(methods, logits, target, advance=advance, **options)
+            chosen = {"folds": config.folds, "seed": config.seed}
+            scores = cross_validate(methods, logits, target, advance=advance, **chosen, **options)
         methods = _explain(scores, config.folds)
     with progress("fitting", len(methods)) as advance:
-        fitted = fit_all(methods, logits, target, ignore_index=config.ignore_index, advance=advance)
+        fitted = fit_all(methods, logits, target, advance=advance, **options)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
     with ExitStack() as bars:
 
@@ -168,4 +180,6 @@ def _describe(calibrator: "Calibrator") -> str:
 
     keeps = "never changes the predicted class" if calibrator.preserves_accuracy else "may change the predicted class"
     learned = calibrator.summary()
+    if calibrator.key == "temperature":
+        learned += f", by {str(calibrator.criterion).upper()}"
     return f"{CALIBRATORS[calibrator.key].title}, {keeps}" + (f"; {learned}" if learned else "")

@@ -1,7 +1,7 @@
 """Fitting calibrators on held-out predictions, selecting one, and measuring their effect."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,12 +41,23 @@ def fit_all(
     target: Tensor,
     *,
     ignore_index: int = -100,
+    temperature: Mapping[str, Any] | None = None,
     advance: Callable[[], Any] = lambda: None,
 ) -> dict[str, Calibrator]:
-    """Fit several calibrators on the same held-out predictions."""
+    """Fit several calibrators on the same held-out predictions.
+
+    Args:
+        methods: Keys of calibrators.
+        logits: ``(N, K)`` or ``(N, K, *spatial)``.
+        target: Labels, ``(N,)`` or ``(N, *spatial)``.
+        ignore_index: Label of samples or pixels to ignore.
+        temperature: Options of temperature scaling, such as ``{"criterion": "ece"}``.
+        advance: Called after each fit, for a progress bar.
+    """
     fitted = {}
     for key in methods:
-        fitted[key] = create(key).fit(logits, target, ignore_index=ignore_index)
+        options = (temperature or {}) if key == "temperature" else {}
+        fitted[key] = create(key, **options).fit(logits, target, ignore_index=ignore_index)
         advance()
     return fitted
 
@@ -59,6 +70,7 @@ def cross_validate(
     folds: int = 5,
     seed: int = 0,
     ignore_index: int = -100,
+    temperature: Mapping[str, Any] | None = None,
     advance: Callable[[], Any] = lambda: None,
 ) -> dict[str, float]:
     """Mean NLL of held-out folds, for each calibrator and for ``"none"``.
@@ -70,6 +82,7 @@ def cross_validate(
         folds: Number of folds; for dense predictions, whole images are held out.
         seed: Seed of the split into folds.
         ignore_index: Label of samples or pixels to ignore.
+        temperature: Options of temperature scaling, such as ``{"criterion": "ece"}``.
         advance: Called after each fit, for a progress bar.
     """
     if not 2 <= folds <= len(logits):
@@ -85,11 +98,10 @@ def cross_validate(
             count = int((target[held] != ignore_index).sum())
             weight += count
             totals["none"] += count * float(nll(logits[held], target[held], ignore_index=ignore_index))
-            for key in methods:
-                calibrator = create(key).fit(logits[rest], target[rest], ignore_index=ignore_index)
+            given: Any = {"ignore_index": ignore_index, "temperature": temperature, "advance": advance}
+            for key, calibrator in fit_all(methods, logits[rest], target[rest], **given).items():
                 new = calibrator.transform(logits[held])
                 totals[key] += count * float(nll(new, target[held], ignore_index=ignore_index))
-                advance()
     return {key: total / weight for key, total in totals.items()}
 
 

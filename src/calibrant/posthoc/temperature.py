@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from calibrant.tensors import Block, Samples
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+#: What the temperature minimises.
+Criterion = Literal["nll", "ece"]
 #: Bounds of the search for a temperature; data that call for more get the bound, and a warning.
 LOWEST, HIGHEST = 1e-3, 1e3
 
@@ -53,9 +55,9 @@ class TemperatureScaling(Pointwise):
     learned: ClassVar[tuple[str, ...]] = ("temperature_",)
     temperature_: Tensor
 
-    def __init__(self, *, criterion: Literal["nll", "ece"] = "nll", num_bins: int = 15) -> None:
+    def __init__(self, *, criterion: Criterion = "nll", num_bins: int = 15) -> None:
         super().__init__()
-        self.criterion = one_of("criterion", criterion, ("nll", "ece"))
+        self.criterion: Criterion = one_of("criterion", criterion, get_args(Criterion))
         self.num_bins = whole("num_bins", num_bins, 1)
 
     def _fit(self, samples: Samples) -> None:

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from calibrant.losses import Loss
 
 FOLDER = Path(__file__).parent
-#: Fields that affect where and how fast a run trains, not its result: a run can be resumed when they change. Of the
-#: trainer's options, these are the ones known to change nothing but rounding; a run stopped by max_time is not finished.
+#: Fields that affect where and how fast a run trains, or which of its results are shown, not what it learns: a run can be
+#: resumed when they change. Of the trainer's options, these are the ones known to change nothing but rounding; a run stopped
+#: by max_time is not finished.
 CIRCUMSTANCES = (
-    *(("about",), ("data", "root"), ("data", "workers"), ("data", "download")),
+    *(("about",), ("temperature",), ("data", "root"), ("data", "workers"), ("data", "download")),
     *(("trainer", name) for name in ("accelerator", "devices", "num_nodes", "strategy", "logger", "log_every_n_steps")),
     *(("trainer", name) for name in ("max_time", "profiler", "detect_anomaly", "benchmark", "deterministic")),
 )
@@ -212,6 +213,8 @@ class Recipe:
         validate_every: Epochs between validations, each of which also updates adaptive losses; a fraction, such as 0.25, for
             several in an epoch, the last at its end.
         select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
+        temperature: What the temperature of temperature scaling minimises on the validation part: nll, or ece on the papers'
+            grid 0.1, 0.2, ..., 10. Results hold both.
         num_bins: Number of bins for the calibration errors.
         seed: Seed of weights, order and augmentation.
         trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
@@ -238,6 +241,7 @@ class Recipe:
     augmentation: Augmentation = "none"
     validate_every: float = 1
     select: str = "last"
+    temperature: Literal["nll", "ece"] = "nll"
     num_bins: int = 15
     seed: int = 0
     trainer: dict[str, Any] = field(default_factory=dict)
@@ -339,6 +343,7 @@ class Recipe:
             _check_options("loss", self.loss.options, losses.METHODS[self.loss.name].loss)
         one_of("optimizer.name", self.optimizer.name, ("sgd", "adam", "adamw"))
         one_of("schedule.name", self.schedule.name, ("constant", "step", "cosine"))
+        one_of("temperature", self.temperature, ("nll", "ece"))
         one_of("augmentation", self.augmentation, get_args(Augmentation))
         one_of("data.long_tail.kind", self.data.long_tail.kind, get_args(LongTailKind))
         one_of("data.validation_set", self.data.validation_set, get_args(ValidationSet))

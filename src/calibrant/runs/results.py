@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.audit import Audit
@@ -11,6 +11,7 @@ from calibrant.audit.tables import measures_table
 from calibrant.errors import InputError
 from calibrant.metrics.panel import html_table
 from calibrant.metrics.table import measure
+from calibrant.posthoc.temperature import Criterion
 from calibrant.records import from_plain, to_plain
 from calibrant.stats.student import quantile
 
@@ -37,6 +38,9 @@ class RunResult:
         test: Its test predictions.
         temperature: The temperature fitted on the validation predictions.
         test_after_temperature: The test predictions after scaling with it.
+        criterion: What the temperature minimises: ``"nll"`` or ``"ece"``.
+        other_temperature: The temperature by the other criterion; None in older runs.
+        test_after_other: The test predictions after scaling with that one.
     """
 
     recipe: str
@@ -49,6 +53,9 @@ class RunResult:
     test: Audit
     temperature: float
     test_after_temperature: Audit
+    criterion: Criterion = "nll"
+    other_temperature: float | None = None
+    test_after_other: Audit | None = None
 
     def at(self, stage: Stage) -> Audit:
         """The test predictions before or after temperature scaling."""
@@ -58,21 +65,54 @@ class RunResult:
         shown = ", ".join(f"{record.label} {self.test.text(record)}" for record in self.test.shown(1))
         return f"RunResult({self.recipe}, {self.loss}, seed {self.seed}: {shown})"
 
-    def _headings(self) -> list[str]:
-        return ["network", f"after temperature {self.temperature:.2f}"]
+    def scaled_by(self, criterion: Criterion) -> "RunResult":
+        """The same result with the temperature by another criterion in place of its own.
+
+        Raises:
+            InputError: If it was not measured.
+        """
+        if criterion == self.criterion:
+            return self
+        if self.other_temperature is None or self.test_after_other is None:
+            raise InputError(f"the temperature by {criterion.upper()} of {self._name()} was not measured; train it again")
+        return replace(
+            self,
+            criterion=criterion,
+            temperature=self.other_temperature,
+            test_after_temperature=self.test_after_other,
+            other_temperature=self.temperature,
+            test_after_other=self.test_after_temperature,
+        )
+
+    def _audits(self) -> dict[str, Audit]:
+        """Audits of the test predictions, by heading."""
+        found = {
+            "network": self.test,
+            f"after temperature {self.temperature:.2f}, by {self.criterion.upper()}": self.test_after_temperature,
+        }
+        if self.other_temperature is not None and self.test_after_other is not None:
+            found[f"{self.other_temperature:.2f}, by {other_criterion(self.criterion).upper()}"] = self.test_after_other
+        return found
+
+    def _name(self) -> str:
+        return f"{self.recipe}, {self.loss}, seed {self.seed}"
 
     def _title(self) -> str:
-        return f"{self.recipe}, {self.loss}, seed {self.seed}: test, {self.reported}"
+        return f"{self._name()}: test, {self.reported}"
 
     def __rich__(self) -> "Table":
-        audits = [self.test, self.test_after_temperature]
-        return measures_table(audits, title=self._title(), headings=self._headings(), rank=2)
+        audits = self._audits()
+        return measures_table([*audits.values()], title=self._title(), headings=[*audits], rank=2)
 
     def _repr_html_(self) -> str:
-        rows = [
-            [record.label, self.test.text(record), self.test_after_temperature.text(record)] for record in self.test.shown(2)
-        ]
-        return html_table(["measure", *self._headings()], rows, self._title())
+        audits = self._audits()
+        rows = [[record.label, *(audit.text(record) for audit in audits.values())] for record in self.test.shown(2)]
+        return html_table(["measure", *audits], rows, self._title())
+
+
+def other_criterion(criterion: Criterion) -> Criterion:
+    """The other of the two criteria of a temperature."""
+    return "ece" if criterion == "nll" else "nll"
 
 
 @dataclass(frozen=True)
@@ -247,6 +287,8 @@ class Summary:
         temperatures: One per seed.
         p_values: By measure, of no difference from the first method; over seeds, or over test samples if there is one.
         differences: By measure, the first method's minus this one's: difference, low, high.
+        others: Values after scaling with the temperature by the other criterion; empty if a run has none.
+        other_temperatures: These temperatures, one per seed.
     """
 
     method: str
@@ -256,6 +298,12 @@ class Summary:
     temperatures: list[float]
     p_values: dict[str, float] = field(default_factory=dict)
     differences: dict[str, dict[str, float]] = field(default_factory=dict)
+    others: dict[str, list[float]] = field(default_factory=dict)
+    other_temperatures: list[float] = field(default_factory=list)
+
+    def difference(self, key: str) -> float | None:
+        """How much higher a measure is than that of the first method; None if they were not compared."""
+        return -self.differences[key]["difference"] if key in self.differences else None
 
     def values(self, key: str, stage: Stage = "before") -> list[float]:
         """Values over seeds."""
@@ -290,6 +338,7 @@ class StudyResult:
         jobs: All planned runs.
         summaries: One row for each method.
         posthoc: ECE over seeds after other calibrators, by method and calibrator.
+        criterion: What the temperatures minimise on the validation part.
     """
 
     title: str
@@ -298,6 +347,7 @@ class StudyResult:
     jobs: list[JobRecord]
     summaries: list[Summary]
     posthoc: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    criterion: Criterion = "nll"
 
     @property
     def methods(self) -> list[str]:
@@ -306,14 +356,16 @@ class StudyResult:
 
     @property
     def note(self) -> str:
-        """What the p-values are about; empty if there are none."""
+        """What the temperatures and the p-values are about."""
+        grid = " (grid 0.1 to 10)" if self.criterion == "ece" else ""
+        found = f"T minimises the {self.criterion.upper()} of the validation set{grid}."
         tested = [len(row.seeds) for row in self.summaries if row.p_values]
         if not tested:
-            return ""
-        against = f"p: difference in ECE from {self.summaries[0].method}"
+            return found
+        found += f" ΔECE: difference in ECE from {self.summaries[0].method} in points, with its p-value"
         if min(tested) == 1:
-            return f"{against}, by resampling the test set. One run each: about these two networks, not about the methods."
-        return f"{against}, paired t-test over seeds that also allows for the test set."
+            return f"{found} by resampling the test set. One run each: about these two networks, not about the methods."
+        return f"{found} by a paired t-test over seeds that also allows for the test set."
 
     def __getitem__(self, method: str) -> Summary:
         for summary in self.summaries:

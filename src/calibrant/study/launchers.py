@@ -99,10 +99,11 @@ def execute(
 
 
 def _finished(job: Job) -> RunResult | None:
-    """Result of a finished job; a different recipe in its folder is reported when its turn comes."""
+    """Result of a finished job; a different recipe or temperature is dealt with when its turn comes."""
     if not job.folder.finished or not job.folder.started or job.folder.recipe().difference(job.recipe):
         return None
-    return job.folder.result()
+    result = job.folder.result()
+    return result if result.criterion == job.recipe.temperature else None
 
 
 Result = tuple[RunResult | None, str]

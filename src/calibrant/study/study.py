@@ -244,7 +244,8 @@ class Study:
             for job in self.jobs
         ]
         rows = summarise(self.jobs, self.state.done, more=self.more or None)
-        return StudyResult(self.title, self.recipe.name, self.metrics(metrics), records, rows, self.posthoc)
+        shown, criterion = self.metrics(metrics), self.recipe.temperature
+        return StudyResult(self.title, self.recipe.name, shown, records, rows, self.posthoc, criterion)
 
     def table(self, metrics: Sequence[str] = ()) -> StudyTable:
         """The table of methods x measures."""

@@ -62,10 +62,29 @@ def summarise(
         p_values = {key: c.p_value for key, c in compared.items()}
         differences = {key: {"difference": c.difference, "low": c.low, "high": c.high} for key, c in compared.items()}
         first = first or own
-        temperatures = [done[job.folder].temperature for job in own]
-        seeds = [job.seed for job in own]
-        rows.append(Summary(method, seeds, values["before"], values["after"], temperatures, p_values, differences))
+        results = [done[job.folder] for job in own]
+        rows.append(
+            Summary(
+                method,
+                [job.seed for job in own],
+                values["before"],
+                values["after"],
+                [result.temperature for result in results],
+                p_values,
+                differences,
+                *_by_other_criterion(results),
+            )
+        )
     return rows
+
+
+def _by_other_criterion(results: Sequence[RunResult]) -> tuple[dict[str, list[float]], list[float]]:
+    """Values and temperatures by the criterion that tables do not use; nothing if a run does not have them."""
+    temperatures = [result.other_temperature for result in results if result.other_temperature is not None]
+    audits = [result.test_after_other for result in results if result.test_after_other is not None]
+    if not len(audits) == len(temperatures) == len(results):
+        return {}, []
+    return {key: [audit.values[key] for audit in audits] for key in audits[0].values}, temperatures
 
 
 def _compare(first: Sequence[Job], other: Sequence[Job], done: Mapping[RunFolder, RunResult]) -> dict[str, stats.Comparison]:
@@ -119,7 +138,8 @@ def posthoc_errors(
             continue
         (fit_z, fit_y), (z, y) = (job.folder.open(part).read_all() for part in ("validation", "test"))
         for key in methods:
-            value = float(ece(create(key).fit(fit_z, fit_y).transform(z), y, num_bins=job.recipe.num_bins))
+            options = {"criterion": job.recipe.temperature} if key == "temperature" else {}
+            value = float(ece(create(key, **options).fit(fit_z, fit_y).transform(z), y, num_bins=job.recipe.num_bins))
             found.setdefault(job.method, {}).setdefault(key, []).append(value)
     return found
 

@@ -2,17 +2,17 @@
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from calibrant.audit.tables import plain_table
 from calibrant.extras import require
 from calibrant.metrics.panel import html_table
 from calibrant.metrics.table import measure
 from calibrant.runs import STAGES, Stage, StudyResult, Summary
+from calibrant.runs.results import other_criterion
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,30 +20,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: a measure before or after temperature scaling, the temperature, or the p-value.
+    """A column: a measure before or after temperature scaling, the temperature, or the difference from the first method.
 
     Attributes:
         title: Its heading.
-        key: Key of the measure, ``"temperature"`` or ``"p"``.
-        stage: Before or after temperature scaling.
+        key: Key of the measure, ``"temperature"`` or ``"difference"``.
+        stage: Before or after temperature scaling; ``"other"`` is after scaling with the temperature by the other criterion.
     """
 
     title: str
     key: str
-    stage: Stage = "before"
+    stage: Stage | Literal["other"] = "before"
 
     def text(self, row: Summary, sign: str = "±") -> str:
         """The entry of a method; ``sign`` stands between mean and standard deviation."""
         if self.key == "temperature":
             return f"{statistics.mean(row.temperatures):.2f}"
-        if self.key == "p":
-            p = row.p_values.get("ece")
-            return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+        if self.key == "difference":
+            return _difference(row)
         record = measure(self.key)
         digits = 2 if record.percent else 3
-        text = record.text(row.mean(self.key, self.stage), digits=digits)
-        spread = row.spread(self.key, self.stage)
-        return text if math.isnan(spread) else f"{text} {sign} {record.text(spread, digits=digits)}"
+        values = self.values(row)
+        text = record.text(statistics.mean(values), digits=digits)
+        return f"{text} {sign} {record.text(statistics.stdev(values), digits=digits)}" if len(values) > 1 else text
+
+    def values(self, row: Summary) -> list[float]:
+        """Values of a method over seeds."""
+        return row.others[self.key] if self.stage == "other" else row.values(self.key, self.stage)
+
+
+def _difference(row: Summary) -> str:
+    """Difference in ECE from the first method, in points, and its p-value."""
+    p, difference = row.p_values.get("ece"), row.difference("ece")
+    if p is None:
+        return ""
+    shown = "<0.001" if p < 0.001 else f"{p:.3f}"
+    return shown if difference is None else f"{_points(difference)} ({shown})"
+
+
+def _points(difference: float) -> str:
+    """A difference in percentage points; none is 0, not -0."""
+    text = f"{100 * difference:+.2f}"
+    return "0.00" if float(text) == 0 else text
 
 
 class StudyTable:
@@ -58,13 +76,19 @@ class StudyTable:
         self.title, self.note, self.rows = result.title, result.note, result.summaries
         wanted = result.metrics if metrics is None else metrics
         self.metrics = [key for key in wanted if all(key in row.before for row in self.rows)]
+        self.criterion, self.wide = result.criterion, True
 
     def columns(self) -> list[Column]:
-        """Measures, temperature, measures after it where it changes them, and p-values if there are any."""
+        """Measures, temperature, measures after it where it changes them, and differences if there are any.
+
+        Where there is room, also the ECE after scaling with the temperature by the other criterion.
+        """
         records = [measure(key) for key in self.metrics]
         before = [Column(record.label, record.key) for record in records]
         after = [Column(f"{record.label}, post T", record.key, "after") for record in records if record.scaled]
-        tested = [Column("p (ECE)", "p")] if any(row.p_values for row in self.rows) else []
+        if self.wide and "ece" in self.metrics and all("ece" in row.others for row in self.rows):
+            after.append(Column(f"ECE, %, T by {other_criterion(self.criterion).upper()}", "ece", "other"))
+        tested = [Column("ΔECE, % (p)", "difference")] if any(row.p_values for row in self.rows) else []
         return [*before, Column("T", "temperature"), *after, *tested]
 
     def _marks(self) -> list[list[int]]:
@@ -72,10 +96,10 @@ class StudyTable:
         columns = self.columns()
         marks = [[0] * len(columns) for _ in self.rows]
         for k, column in enumerate(columns):
-            if column.key in ("temperature", "p") or len(self.rows) < 2:
+            if column.key in ("temperature", "difference") or len(self.rows) < 2:
                 continue
             sign = -1 if measure(column.key).higher else 1
-            means = [sign * row.mean(column.key, column.stage) for row in self.rows]
+            means = [sign * statistics.mean(column.values(row)) for row in self.rows]
             order = sorted(range(len(self.rows)), key=means.__getitem__)
             marks[order[0]][k] = 1
             if len(self.rows) > 2:
@@ -96,6 +120,7 @@ class StudyTable:
         for start in range(0, len(self.metrics), most):
             part = StudyTable.__new__(StudyTable)
             part.title, part.note, part.rows = self.title, self.note, self.rows
+            part.criterion, part.wide = self.criterion, most > 2
             part.metrics = self.metrics[start : start + most]
             parts.append(part)
         return parts
@@ -147,25 +172,38 @@ class StudyTable:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
     def csv(self) -> str:
-        """For a spreadsheet: all measures, in fractions, with mean, standard deviation and interval in separate columns."""
+        """For a spreadsheet: all measures, in fractions, with mean, standard deviation and interval in separate columns.
+
+        Differences are those from the first method.
+        """
         text = io.StringIO()
-        writer = csv.writer(text)
-        names = [(key, stage) for stage in STAGES for key in (self.rows[0].before if self.rows else [])]
-        header = [f"{key}{'_after_temperature' if stage == 'after' else ''}" for key, stage in names]
-        parts = ("mean", "std", "low", "high")
-        writer.writerow(
-            ["method", "seeds", *(f"{h}_{part}" for h in header for part in parts), "temperature", "p_ece", "p_accuracy"]
-        )
-        for row in self.rows:
-            entries: list[float | str] = []
-            for key, stage in names:
-                entries += [row.mean(key, stage), row.spread(key, stage), *row.interval(key, stage)]
-            p = [row.p_values.get(key, "") for key in ("ece", "accuracy")]
-            writer.writerow([row.method, len(row.seeds), *entries, statistics.mean(row.temperatures), *p])
+        rows = [self._record(row) for row in self.rows]
+        writer = csv.DictWriter(text, list(rows[0]) if rows else ["method"])
+        writer.writeheader()
+        writer.writerows(rows)
         return text.getvalue()
+
+    def _record(self, row: Summary) -> dict[str, float | str]:
+        found: dict[str, float | str] = {"method": row.method, "seeds": len(row.seeds)}
+        for stage in STAGES:
+            for key in self.rows[0].before:
+                name = f"{key}_after_temperature" if stage == "after" else key
+                low, high = row.interval(key, stage)
+                found |= {f"{name}_mean": row.mean(key, stage), f"{name}_std": row.spread(key, stage)}
+                found |= {f"{name}_low": low, f"{name}_high": high}
+        found |= {"temperature": statistics.mean(row.temperatures), "temperature_by": self.criterion}
+        other = other_criterion(self.criterion)
+        for name, values in (("temperature", row.other_temperatures), ("ece_after_temperature", row.others.get("ece", []))):
+            found[f"{name}_by_{other}"] = statistics.mean(values) if values else ""
+        for key in ("ece", "nll", "accuracy"):
+            opposite = row.differences.get(key)
+            for name, end in (("", "difference"), ("_low", "high"), ("_high", "low")):
+                found[f"difference_{key}{name}"] = -opposite[end] if opposite else ""
+            found[f"p_{key}"] = row.p_values.get(key, "")
+        return found
 
 
 def _tex(text: str) -> str:
     for character in "\\&%$#_{}":
         text = text.replace(character, "\\textbackslash " if character == "\\" else "\\" + character)
-    return text
+    return text.replace("Δ", "$\\Delta$")

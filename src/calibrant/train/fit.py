@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import lightning.pytorch as lightning
 import numpy as np
@@ -27,6 +27,7 @@ from calibrant.errors import UNFIT, InputError, Terminated, input_errors
 from calibrant.losses import Loss
 from calibrant.models import needs
 from calibrant.posthoc import TemperatureScaling
+from calibrant.posthoc.temperature import Criterion
 from calibrant.predictions import Chunk, Predictions, write_npz
 from calibrant.recipes import Recipe
 from calibrant.runs import Environment, Run, RunFolder, RunResult
@@ -79,6 +80,9 @@ def fit(
     first = int(os.environ.get("LOCAL_RANK", "0")) == 0 and int(os.environ.get("NODE_RANK", "0")) == 0
     if first and _settled(recipe, folder, force=force):
         folder.tidy()
+        if folder.result().criterion != recipe.temperature:
+            with folder.claimed():
+                _rescale(recipe, folder)
         return Run.load(folder)
     prepared = prepare(recipe, allow_code=allow_code, given=given)
     keeper = Keeper(folder, recipe.select)
@@ -86,6 +90,7 @@ def fit(
     # Nothing is written before this: a start that fails leaves nothing behind.
     with threads_of(recipe, prepared.operations, threads), folder.claimed() if first else contextlib.nullcontext():
         if first and _settled(recipe, folder, force=force):  # by another process in the meantime
+            _rescale(recipe, folder)
             return Run.load(folder)
         if first:
             _start(recipe, folder, prepared.data, force=force)
@@ -183,6 +188,16 @@ def _settled(recipe: Recipe, folder: RunFolder, *, force: bool) -> bool:
     return folder.finished
 
 
+def _rescale(recipe: Recipe, folder: RunFolder) -> None:
+    """Report the temperature by the criterion that is asked for; both were measured."""
+    result = folder.result()
+    if result.criterion != recipe.temperature:
+        scaled = result.scaled_by(recipe.temperature)
+        folder.drop_beyond()  # which was measured with the other temperature
+        folder.write_recipe(replace(folder.recipe(), temperature=recipe.temperature))
+        folder.write_result(scaled)
+
+
 def _start(recipe: Recipe, folder: RunFolder, data: DataSet, *, force: bool) -> None:
     """Set up the folder for this run."""
     if force or not folder.trained:
@@ -265,25 +280,32 @@ def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module,
             reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
             parameters=sum(p.numel() for p in network.parameters()),
             **measure_run(folder, recipe.num_bins, live),
-        )
+        ).scaled_by(recipe.temperature)
     )
     return Run.load(folder)
 
 
 def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
-    """Measures of validation and test predictions, and of test after temperature scaling on validation.
+    """Measures of validation and test predictions, and of test after temperature scaling by both criteria on validation.
 
     Predictions in ``live`` are measured on all pixels, not from the file, which holds only a grid of them.
     """
     files = {part: folder.open(part) for part in ("validation", "test")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a network that is always correct on few samples has no best temperature
-        scaling = TemperatureScaling().fit(*files["validation"].read_all())
+        held_out = files["validation"].read_all()
+        own, other = (TemperatureScaling(criterion=c, num_bins=num_bins).fit(*held_out) for c in get_args(Criterion))
     options: dict[str, Any] = {"num_bins": num_bins, "resamples": resamples}
     sources = {**files, **live}
     found: dict[str, Any] = {part: audit(source, part, **options) for part, source in sources.items()}
-    after = audit(sources["test"], "test after temperature", transform=scaling.transform, **options)
-    return {**found, "temperature": float(scaling.temperature_), "test_after_temperature": after}
+    return {
+        **found,
+        "criterion": own.criterion,
+        "temperature": float(own.temperature_),
+        "test_after_temperature": audit(sources["test"], "test after temperature", transform=own.transform, **options),
+        "other_temperature": float(other.temperature_),
+        "test_after_other": audit(sources["test"], "test after temperature", transform=other.transform, **options),
+    }
 
 
 # Dry run
