@@ -119,7 +119,7 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
             case ["python", script, *options]:
                 source = (ROOT / script).read_text()
                 assert all(f'"{option}"' in source for option in options if option.startswith("--")), command
-            case ["pip", "install", "." | "calibrant[ray]"]:
+            case ["pip", "install", "." | "calibrant[ray]" | "calibrant[hf]"]:
                 pass
             case ["calibrant", name]:  # a mention
                 assert name in COMMANDS

@@ -67,18 +67,20 @@ class Validation:
             self._panel = self._new_panel(logits.shape[1])
         self._panel.update(logits if self.loss is None else predictive(self.loss, logits), target)
 
-    def finish(self, *, adapt: bool = True) -> Found:
-        """The result over all processes, after which everything starts over; a collective call.
+    def finish(self, *, adapt: bool = True, sync: bool = True) -> Found:
+        """The result, after which everything starts over.
 
         Args:
-            adapt: Whether an adaptive loss learns from what it observed.
+            adapt: Whether an adaptive loss learns from what it observed; a collective call.
+            sync: Whether the result is that over all processes, a collective call, or of this process alone.
         """
         panel, self._panel = self._panel, None
         # A process without samples does not know the number of classes.
-        classes, seen = sum_over_processes(torch.tensor([panel.classes, 1] if panel else [0, 0])).tolist()
+        share = torch.tensor([panel.classes, 1] if panel else [0, 0])
+        classes, seen = (sum_over_processes(share) if sync else share).tolist()
         if not seen:
             raise RuntimeError("there were no validation batches to measure")
-        result: PanelResult = (panel or self._new_panel(classes // seen)).compute(sync=True)
+        result: PanelResult = (panel or self._new_panel(classes // seen)).compute(sync=sync)
         scalars = result.scalars() if self.metrics is None else {key: result[key] for key in self.metrics}
         if adapt and isinstance(self.loss, AdaptiveLoss):
             self.loss.adapt()
