@@ -80,6 +80,13 @@ def test_tables_mark_the_best_and_the_second() -> None:
     assert cals.endswith("| 0.200 |")
 
 
+def test_equal_entries_share_their_rank() -> None:
+    rows = [row("a", [0.02], [0.9]), row("b", [0.02], [0.9]), row("c", [0.05], [0.9]), row("d", [0.07], [0.9])]
+    lines = StudyTable(StudyResult("title", "digits", ["ece", "accuracy"], [], rows)).markdown().splitlines()[-4:]
+    assert [line.split(" | ")[1] for line in lines] == ["**2.00**", "**2.00**", "*5.00*", "7.00"]
+    assert all(line.split(" | ")[2] == "90.00" for line in lines)  # none is better than another
+
+
 def test_latex_is_booktabs() -> None:
     text = table("100 % of a_b & c").latex()
     assert "\\caption{100 \\% of a\\_b \\& c. T minimises the NLL of the validation set. $\\Delta$ECE: difference" in text
@@ -281,7 +288,7 @@ def test_other_calibrators(here: Path, capsys) -> None:
         (["--seeds", "0"], "--seeds must be a number of at least 1"),
         (["--seeds", "1", "1"], "--seeds must be a number of at least 1, or several different seeds"),
         (["--set", "loss.margin"], "--set takes FIELD=VALUE,VALUE"),
-        (["--metrics", "zebra"], "metrics must be one of accuracy, mean_iou, debiased_ece"),
+        (["--metrics", "zebra"], "metrics must be one of accuracy, mean_iou, foreground_iou"),
         (["--losses", "zebra"], "loss.name must be one of ce"),
         (["--launcher", "slurm"], "--launcher must be one of 'local', 'ray', got 'slurm'"),
         (["--jobs", "0"], "--jobs must be at least 1"),

@@ -92,7 +92,7 @@ class StudyTable:
         return [*before, Column("T", "temperature"), *after, *tested]
 
     def _marks(self) -> list[list[int]]:
-        """For each entry: 1 if it is the best of its column, 2 if second, else 0."""
+        """For each entry: 1 if it is the best of its column, 2 if second, else 0; equal ones share their rank."""
         columns = self.columns()
         marks = [[0] * len(columns) for _ in self.rows]
         for k, column in enumerate(columns):
@@ -100,10 +100,10 @@ class StudyTable:
                 continue
             sign = -1 if measure(column.key).higher else 1
             means = [sign * statistics.mean(column.values(row)) for row in self.rows]
-            order = sorted(range(len(self.rows)), key=means.__getitem__)
-            marks[order[0]][k] = 1
-            if len(self.rows) > 2:
-                marks[order[1]][k] = 2
+            best, *others = sorted(set(means))
+            for own, mean in zip(marks, means, strict=True):
+                second = len(self.rows) > 2 and others and mean == others[0]
+                own[k] = (1 if others else 0) if mean == best else 2 if second else 0
         return marks
 
     def entries(self, styles: Mapping[int, str], sign: str = "±") -> list[list[str]]:
@@ -120,7 +120,7 @@ class StudyTable:
         for start in range(0, len(self.metrics), most):
             part = StudyTable.__new__(StudyTable)
             part.title, part.note, part.rows = self.title, self.note, self.rows
-            part.criterion, part.wide = self.criterion, most > 2
+            part.criterion, part.wide = self.criterion, False
             part.metrics = self.metrics[start : start + most]
             parts.append(part)
         return parts
