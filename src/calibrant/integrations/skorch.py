@@ -1,0 +1,82 @@
+"""skorch: calibrant's losses as the criterion of a ``NeuralNetClassifier``, and a callback that measures and adapts."""
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.extras import require
+from calibrant.integrations.validation import Validation
+from calibrant.losses import Loss
+
+require("skorch", "calibrant.integrations.skorch")
+
+from skorch.callbacks import Callback  # noqa: E402
+from skorch.dataset import unpack_data  # noqa: E402
+
+
+def softmax(logits: Tensor) -> Tensor:
+    """Probabilities of logits ``(N, K)``, for ``predict_nonlinearity``.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.integrations.skorch import softmax
+        >>> softmax(torch.zeros(1, 2))
+        tensor([[0.5000, 0.5000]])
+    """
+    return logits.softmax(dim=1)
+
+
+class Calibration(Callback):  # type: ignore[misc]
+    """Measures calibration on the held-out data of each epoch, and lets an adaptive criterion observe it and adapt.
+
+    Measures, and the multipliers or gammas, are recorded in the net's history as ``valid_ece`` and so on. Put it before
+    callbacks that monitor these, and before ``Checkpoint``, so that it saves what was just learned.
+
+    Args:
+        metrics: Keys of the measures to record, None for all those of audits.
+        num_bins: Number of bins for the binned errors.
+
+    Example:
+        >>> from skorch import NeuralNetClassifier
+        >>> from torch import nn
+        >>> from calibrant.integrations.skorch import Calibration, softmax
+        >>> from calibrant.losses import MbLS
+        >>> net = NeuralNetClassifier(
+        ...     nn.Linear, criterion=MbLS, criterion__margin=6, predict_nonlinearity=softmax, callbacks=[Calibration()]
+        ... )
+    """
+
+    def __init__(self, metrics: Collection[str] | None = ("ece", "nll"), num_bins: int = 15) -> None:
+        self.metrics, self.num_bins = metrics, num_bins
+
+    def on_train_begin(self, net: Any, **others: Any) -> None:
+        """Check that the net can be measured, and predicts probabilities."""
+        del others
+        if net.train_split is None:
+            raise ValueError("Calibration needs held-out data, but there is none: train_split is None")
+        if net.predict_nonlinearity == "auto" and isinstance(net.criterion_, Loss):
+            raise ValueError(
+                f"predict_proba would return logits, as skorch does not know {type(net.criterion_).__name__}: pass "
+                "predict_nonlinearity=calibrant.integrations.skorch.softmax"
+            )
+        self.validation_ = Validation(net.criterion_, metrics=self.metrics, num_bins=self.num_bins)
+
+    def on_epoch_begin(self, net: Any, **others: Any) -> None:
+        """Start over."""
+        del net, others
+        self.validation_.forget()
+
+    def on_batch_end(self, net: Any, *, batch: Any, training: bool, y_pred: Any, **others: Any) -> None:
+        """Measure a batch of held-out data, and let the criterion observe it."""
+        del others
+        if training:
+            return
+        logits = y_pred[0] if isinstance(y_pred, tuple) else y_pred
+        self.validation_.update(logits, unpack_data(batch)[1].to(net.device))
+
+    def on_epoch_end(self, net: Any, **others: Any) -> None:
+        """Let the criterion adapt, and record."""
+        del others
+        for name, value in self.validation_.finish().scalars.items():
+            net.history.record(f"valid_{name}", value)
