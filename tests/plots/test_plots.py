@@ -57,6 +57,7 @@ BARS = {key: [[0.2, 0.3], [0.25], [0.1, 0.12]] for key in ("ece", "classwise_ece
 UNKNOWN = {name: (data(seed=i)[0], data(200, seed=9)[0] / 2) for i, name in enumerate(("CE", "CALS"))}
 SWEPT = {key: [[[0.2, 0.3], [0.25]], [[0.1, 0.12], [0.2], [0.1]], [[0.4]]] for key in ("ece", "adaptive_ece", "nll")}
 MAPPED = {key: [[[0.2, 0.3], [0.25], []], [[0.1, 0.12], [0.2], [0.1]]] for key in ("ece", "accuracy", "nll")}
+PATHS = {key: [[[0.2, 0.1, 0.08], [0.3, 0.2, 0.1]], [[0.1, 0.1, 0.08]]] for key in ("ece", "accuracy")}
 FIGURES = {
     "ReliabilityDiagram": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model"),
     "ReliabilityDiagram 25 bins": lambda: plots.ReliabilityDiagram.from_logits(*data(), "a model", num_bins=25),
@@ -65,11 +66,13 @@ FIGURES = {
     "AccuracyVsECE": lambda: plots.AccuracyVsECE.from_runs(RUNS),
     "MultiplierPath": lambda: plots.MultiplierPath.from_loss(adapted("cals-alm"), {"cat": 0, "dog": 4}),
     "GammaPath": lambda: plots.GammaPath.from_loss(adapted("adafocal")),
-    "MetricPath": lambda: plots.MetricPath(["CE", "CALS"], [[1, 2, 3]] * 2, [[0.2, 0.1, 0.08]] * 2, [[0.4, 0.6, 0.7]] * 2),
+    "MetricPath": lambda: plots.MetricPath(["CE", "CALS"], [[1, 2, 3]] * 2, PATHS),
     "MethodBars": lambda: plots.MethodBars(list(RUNS), BARS),
     "ROC": lambda: plots.ROC.from_logits(UNKNOWN, title="digits and noise"),
     "ShiftCurves": lambda: plots.ShiftCurves(["CE", "CALS"], [0, 1, 2], [[0.9, 0.8, 0.6]] * 2, [[0.02, 0.05, 0.2]] * 2),
     "BinCurves": bin_figure,
+    "PenaltyShapes": plots.PenaltyShapes.of,
+    "FocalShapes": plots.FocalShapes.of,
     "Sweep": lambda: plots.Sweep("margin", ["mbls", "CALS", "CE"], [[5, 10], [5, 10, 20], []], SWEPT),
     "SweepMap": lambda: plots.SweepMap("CALS", ["rho", "margin"], [[1, 10], [5, 10, 20]], MAPPED),
     "PixelReliability": pixel_figure,

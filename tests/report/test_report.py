@@ -16,14 +16,14 @@ from calibrant.cli import main
 from calibrant.errors import InputError
 from calibrant.report import Report, write_report
 from calibrant.report.words import headline
-from calibrant.runs import Run, Summary
+from calibrant.runs import Run, RunFolder, Summary
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("studies") / "digits"
     command = ["compare", "digits-lt", "--quiet", "--losses", "ce", "cals-alm", "adafocal", "--seeds", "2", "--epochs", "4"]
-    assert main([*command, "--out", str(folder), "--report"]) == 0
+    assert main([*command, "--curves", "test", "--out", str(folder), "--report"]) == 0
     return folder
 
 
@@ -56,7 +56,7 @@ def test_it_opens_and_shows_everything(browser, study: Path) -> None:
     open_page(browser, study / "report.html")
     assert (study / "report.html").stat().st_size < 6e6
     headings = [h.text for h in browser.find_elements("tag name", "h2")]
-    assert len(headings) == 10
+    assert len(headings) == 11
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('svg').length)"
     )
@@ -94,11 +94,17 @@ def test_the_table_sorts(browser, study: Path) -> None:
     browser.find_element("css selector", "#table th:nth-child(1) button").click()
     assert column(1) == ["adafocal", "cals-alm", "ce"]
     before = column(3)
+    headings = "#table th"
+    assert browser.find_elements("css selector", headings)[-1].text == "ΔECE, % (p)"
+    rows = StudyFolder(study).result()
+    shown = dict(zip(column(1), column(len(browser.find_elements("css selector", headings))), strict=True))
+    assert shown["ce"] == ""
+    assert float(shown["cals-alm"].split()[0]) == pytest.approx(100 * rows["cals-alm"].difference("ece"), abs=0.006)
     browser.find_element("id", "post").click()
     assert column(3) != before
-    assert browser.find_elements("css selector", "#table th")[-1].text == "p (ECE)"
+    assert browser.find_elements("css selector", headings)[-1].text == "ECE, T by ECE, %"
     how = [item.text for item in browser.find_elements("css selector", "#how li")]
-    assert sum(item.startswith("p: difference in ECE from ce") for item in how) == 1  # however often the table is drawn
+    assert sum("ΔECE: difference in ECE from ce in points" in item for item in how) == 1  # however often the table is drawn
 
 
 def test_hovering_shows_the_numbers_of_a_bin(browser, study: Path) -> None:
@@ -142,10 +148,38 @@ def test_any_class_can_be_picked(browser, study: Path) -> None:
     open_page(browser, study / "report.html")
     Select(browser.find_element("id", "pick-class")).select_by_visible_text("7")
     names = browser.execute_script("return document.getElementById('multipliers').data.map(t => t.name)")
-    assert names == ["largest", "mean", "smallest", "7"]
-    values = browser.execute_script("return document.getElementById('multipliers').data[3].y")
-    with np.load(study / "cals-alm-seed0" / "learned.npz") as learned:
-        np.testing.assert_allclose(values, learned["multipliers"][:, 7], atol=1e-6)
+    assert names == ["largest", "mean", "smallest", "7"] * 2  # of every run
+    for seed in (0, 1):
+        values = browser.execute_script(f"return document.getElementById('multipliers').data[{4 * seed + 3}].y")
+        with np.load(study / f"cals-alm-seed{seed}" / "learned.npz") as learned:
+            np.testing.assert_allclose(values, learned["multipliers"][:, 7], atol=1e-6)
+
+
+def test_curves_of_the_test_part_and_of_bins(browser, study: Path) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    open_page(browser, study / "report.html")
+    histories = [RunFolder(study / f"ce-seed{seed}").history() for seed in (0, 1)]
+    about = browser.find_element("css selector", "#t-epochs + p").text
+    assert "no checkpoint was selected and nothing was learned by them" in about
+    Select(browser.find_element("id", "pick-part")).select_by_visible_text("test")
+    values = browser.execute_script("return document.getElementById('epochs').data[0].y")
+    want = [50 * sum(rows[i]["test_ece"] for rows in histories) for i in range(4)]
+    np.testing.assert_allclose(values, want, atol=1e-3)
+    runs = [RunFolder(study / f"ce-seed{seed}").bins() for seed in (0, 1)]
+    values = browser.execute_script("return document.getElementById('paths-1').data[0].y")
+    np.testing.assert_allclose(values, 50 * sum(run.of("validation").error[:, 7] for run in runs), atol=1e-2)
+    Select(browser.find_element("id", "pick-what")).select_by_visible_text("confidence, independent, top")
+    Select(browser.find_element("id", "pick-bin")).select_by_visible_text("bin 3")
+    assert len(browser.find_elements("css selector", "#paths .chart")) == 1
+    names = browser.execute_script("return document.getElementById('paths-0').data.map(t => t.line.dash || '')")
+    assert names == ["", "dot"] * 3
+    values = browser.execute_script("return document.getElementById('paths-0').data[1].y")
+    np.testing.assert_allclose(values, sum(run.of("train").confidence[:, 3] for run in runs) / 2, atol=1e-5)
+    Select(browser.find_element("id", "pick-gamma")).select_by_visible_text("adafocal, seed 1")
+    values = browser.execute_script("return document.getElementById('g-gamma').data[2].y")
+    with np.load(study / "adafocal-seed1" / "learned.npz") as learned:
+        np.testing.assert_allclose(values, learned["gammas"][:, 2], atol=1e-5)
 
 
 def test_light_dark_and_phone(browser, study: Path) -> None:
@@ -211,7 +245,7 @@ def test_the_page_needs_no_network(study: Path) -> None:
 def test_figures_are_written(study: Path, tmp_path: Path) -> None:
     assert main(["report", str(study), "--output", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures")]) == 0
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    stems = {"reliability", "accuracy-vs-ece", "bars", "epochs", "multipliers-cals-alm", "gammas-adafocal"}
+    stems = {"reliability", "accuracy-vs-ece", "bars", "epochs", "epochs-test", "bins", "multipliers", "gammas-adafocal"}
     assert names == {f"{stem}.{ending}" for stem in stems for ending in ("pdf", "png")}
     assert (tmp_path / "figures/epochs.pdf").read_bytes()[:4] == b"%PDF"
     (tmp_path / "r.html").write_text("of yesterday")

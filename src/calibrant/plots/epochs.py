@@ -1,14 +1,17 @@
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
+from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 from calibrant.losses import AdaptiveLoss
-from calibrant.plots.base import BLUE, COLOURS, GREY, Figure, new_axes, panels, styled
+from calibrant.metrics.table import measure
+from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, panels, styled
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,13 +49,20 @@ class MultiplierPath(Figure):
         history = loss.history()
         if "multipliers" not in history:
             raise TypeError(f"{type(loss).__name__} has no multipliers; CALSALM and CALSHR do")
-        path = history["multipliers"].double()
+        path = history["multipliers"].double().numpy()
+        found = cls.from_history(history["epoch"].numpy(), path)
+        return replace(found, classes={name: path[:, k].tolist() for name, k in (classes or {}).items()})
+
+    @classmethod
+    def from_history(cls, epochs: np.ndarray, multipliers: np.ndarray, names: Sequence[str] = ()) -> "MultiplierPath":
+        """From multipliers by epoch and class; ``names`` are those of all classes, if they are to be kept."""
+        path = np.asarray(multipliers, dtype=float)
         return cls(
-            epochs=history["epoch"].tolist(),
-            highest=path.amax(dim=1).tolist(),
-            mean=path.mean(dim=1).tolist(),
-            lowest=path.amin(dim=1).tolist(),
-            classes={name: path[:, k].tolist() for name, k in (classes or {}).items()},
+            epochs=np.asarray(epochs).tolist(),
+            highest=path.max(axis=1).tolist(),
+            mean=path.mean(axis=1).tolist(),
+            lowest=path.min(axis=1).tolist(),
+            classes={name: path[:, k].tolist() for k, name in enumerate(names)},
         )
 
     @styled
@@ -70,6 +80,39 @@ class MultiplierPath(Figure):
         ax.set_ylim(bottom=0)
         ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
         return ax
+
+    @staticmethod
+    @styled
+    def side_by_side(methods: "Mapping[str, Sequence[MultiplierPath]]") -> Canvas:
+        """Several losses next to each other on the same axes: all runs over epochs, and below, each class at the end."""
+        figure, axes = plt.subplots(2, len(methods), figsize=(0.6 + 2.6 * len(methods), 4.0), squeeze=False, sharey="row")
+        for (name, runs), (above, below) in zip(methods.items(), axes.T, strict=True):
+            for number, run in enumerate(runs):
+                lines = {"largest": (run.highest, ORANGE), "mean": (run.mean, "black"), "smallest": (run.lowest, BLUE)}
+                for label, (path, colour) in lines.items():
+                    first = number == 0
+                    above.plot(
+                        run.epochs,
+                        path,
+                        color=colour,
+                        linewidth=0.9,
+                        alpha=1 if first else 0.5,
+                        label=label if first else "",
+                    )
+            above.set(title=name, xlabel="epoch")
+            above.xaxis.set_major_locator(MaxNLocator(integer=True))
+            last = np.array([[path[-1] for path in run.classes.values()] for run in runs])
+            places = np.arange(last.shape[1])
+            spread = last.std(axis=0, ddof=1) if len(runs) > 1 else None
+            below.bar(places, last.mean(axis=0), yerr=spread, color=BLUE, width=0.8, error_kw={"elinewidth": 0.7})
+            few = len(places) <= 12
+            below.set_xticks(places if few else [], list(runs[0].classes) if few else [], rotation=45 if few else 0)
+            below.set_xlabel("class")
+        axes[0, 0].set_ylabel("multiplier")
+        axes[1, 0].set_ylabel("last multiplier")
+        axes[0, 0].set_ylim(bottom=0)
+        axes[0, -1].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        return figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,43 +172,70 @@ class GammaPath(Figure):
 
 @dataclass(frozen=True, repr=False)
 class MetricPath(Figure):
-    """Calibration error and accuracy over epochs, for one or more methods.
+    """Measures over epochs, a line for each method with the standard deviation over runs (CALS Fig. 3a, AdaFocal Fig. 4).
 
     Attributes:
         names: Names of the methods.
         epochs: Epochs of each method.
-        ece: Calibration errors of each, fractions.
-        accuracy: Accuracies of each, fractions.
+        values: For each measure, by its key, and for each method: the values of each run, by epoch, fractions.
+        part: What was measured, such as ``"validation"``.
 
     Example:
         >>> from calibrant.plots import MetricPath
-        >>> MetricPath(["ce"], [[0, 1, 2]], ece=[[0.2, 0.1, 0.05]], accuracy=[[0.5, 0.7, 0.8]])
+        >>> MetricPath(["ce"], [[1, 2, 3]], {"ece": [[[0.2, 0.1, 0.05]]], "accuracy": [[[0.5, 0.7, 0.8]]]})
         MetricPath(ce)
     """
 
     names: list[str]
     epochs: list[list[float]]
-    ece: list[list[float]]
-    accuracy: list[list[float]]
+    values: dict[str, list[list[list[float]]]]
+    part: str = "validation"
+
+    @classmethod
+    def from_histories(
+        cls,
+        histories: Mapping[str, Sequence[Mapping[str, Sequence[float | None]]]],
+        keys: Sequence[str] = ("ece", "accuracy"),
+        part: str = "validation",
+    ) -> "MetricPath":
+        """From the columns of the histories of each method's runs, where all of them were measured."""
+        prefix = "test_" if part == "test" else ""
+        columns = {key: prefix + ("accuracy" if key == "error" else key) for key in keys}
+        values: dict[str, list[list[list[float]]]] = {key: [] for key in keys}
+        epochs = []
+        for runs in histories.values():
+            length = min(len(run["epoch"]) for run in runs)
+            kept = [i for i in range(length) if all(run[c][i] is not None for run in runs for c in columns.values())]
+            epochs.append([float(runs[0]["epoch"][i] or 0) for i in kept])
+            for key, column in columns.items():
+                own = [[float(run[column][i] or 0) for i in kept] for run in runs]
+                values[key].append([[1 - value for value in run] for run in own] if key == "error" else own)
+        return cls(list(histories), epochs, values, part)
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the ECE above, the accuracy below."""
-        ax = new_axes(4.2, 3.6) if ax is None else ax
-        above, below = panels(ax, 2, 1, gap=0.1)
-        for i, name in enumerate(self.names):
-            colour = COLOURS[i % len(COLOURS)]
-            dash = ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
-            style: Any = {"color": colour, "marker": "o" if len(self.epochs[i]) == 1 else "", "markersize": 3}
-            above.plot(self.epochs[i], 100 * np.array(self.ece[i]), dash, label=name, **style)
-            below.plot(self.epochs[i], 100 * np.array(self.accuracy[i]), dash, **style)
-        above.set(ylabel="ECE, %")
-        above.set_ylim(bottom=0)
-        above.tick_params(labelbottom=False)
-        below.set(xlabel="epoch", ylabel="accuracy, %")
-        if max(map(len, self.epochs), default=0) > 1:
-            below.xaxis.set_major_locator(MaxNLocator(integer=True))
-        else:
-            below.set_xticks(sorted({epoch for own in self.epochs for epoch in own}))
-        above.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
+        """Draw one measure above the other."""
+        rows = len(self.values)
+        ax = new_axes(4.2, 0.4 + 1.6 * rows) if ax is None else ax
+        shown = panels(ax, rows, 1, gap=0.2 / max(2, rows))
+        for own, (key, methods) in zip(shown, self.values.items(), strict=True):
+            record = measure(key)
+            for i, (name, runs) in enumerate(zip(self.names, methods, strict=True)):
+                colour, dash = COLOURS[i % len(COLOURS)], ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
+                paths = record.scale * np.array(runs, dtype=float)
+                mean, marker = paths.mean(axis=0), "o" if len(self.epochs[i]) == 1 else ""
+                own.plot(self.epochs[i], mean, dash, color=colour, marker=marker, markersize=3, label=name)
+                if len(runs) > 1:
+                    spread = paths.std(axis=0, ddof=1)
+                    own.fill_between(self.epochs[i], mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+            own.set(ylabel=record.label)
+            if not record.higher:
+                own.set_ylim(bottom=0)
+            own.tick_params(labelbottom=own is shown[-1])
+            if max(map(len, self.epochs), default=0) > 1:
+                own.xaxis.set_major_locator(MaxNLocator(integer=True))
+            else:
+                own.set_xticks(sorted({epoch for path in self.epochs for epoch in path}))
+        shown[-1].set_xlabel(f"epoch ({self.part} measures)")
+        shown[0].legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
         return ax

@@ -1,4 +1,5 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -90,6 +91,7 @@ class MethodBars(Figure):
     Attributes:
         names: Names of the methods.
         values: For each measure, by its key, the values over seeds of each method, fractions.
+        after: The same after temperature scaling, drawn as lighter bars; empty for none.
 
     Example:
         >>> from calibrant.plots import MethodBars
@@ -99,6 +101,7 @@ class MethodBars(Figure):
 
     names: list[str]
     values: dict[str, list[list[float]]]
+    after: dict[str, list[list[float]]] = field(default_factory=dict)
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -112,11 +115,18 @@ class MethodBars(Figure):
         for number, (own, (key, groups)) in enumerate(zip(shown, self.values.items(), strict=False)):
             record = measure(key)
             scale = record.scale
-            means = [scale * float(np.mean(group)) for group in groups]
-            spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
             colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
-            own.bar(range(len(self.names)), means, yerr=spread, color=colours, width=0.7, error_kw={"elinewidth": 0.8})
+            stages = [groups, self.after[key]] if key in self.after else [groups]
+            width = 0.7 / len(stages)
+            for stage, shown_groups in enumerate(stages):
+                means = [scale * float(np.mean(group)) for group in shown_groups]
+                spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in shown_groups]
+                places = np.arange(len(self.names)) + width * (stage - (len(stages) - 1) / 2)
+                light: Any = {"alpha": 0.45} if stage else {}
+                own.bar(places, means, yerr=spread, color=colours, width=width, error_kw={"elinewidth": 0.8}, **light)
             own.set_ylabel(record.label, fontsize=6)
             last = number + columns >= len(self.values)
             own.set_xticks(range(len(self.names)), self.names if last else [], rotation=30, ha="right")
+        if self.after:
+            shown[0].set_title("light: after temperature scaling", fontsize=6, loc="left", pad=3)
         return ax

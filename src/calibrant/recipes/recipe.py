@@ -212,6 +212,8 @@ class Recipe:
             random erasing) or segmentation (crop, flip and colour jitter of images with masks).
         validate_every: Epochs between validations, each of which also updates adaptive losses; a fraction, such as 0.25, for
             several in an epoch, the last at its end.
+        curves: What is measured with each validation: validation, or test for the test part as well, for curves alone; it is
+            never used to select anything.
         select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
         temperature: What the temperature of temperature scaling minimises on the validation part: nll, or ece on the papers'
             grid 0.1, 0.2, ..., 10. Results hold both.
@@ -240,6 +242,7 @@ class Recipe:
     drop_last: bool = False
     augmentation: Augmentation = "none"
     validate_every: float = 1
+    curves: Literal["validation", "test"] = "validation"
     select: str = "last"
     temperature: Literal["nll", "ece"] = "nll"
     num_bins: int = 15
@@ -391,6 +394,7 @@ class Recipe:
         from calibrant.metrics.panel import PanelResult  # noqa: PLC0415 - imports torch
         from calibrant.metrics.table import MEASURES  # noqa: PLC0415
 
+        one_of("curves", self.curves, ("validation", "test"))
         in_range("validate_every", self.validate_every, 0, above=True)
         if self.validate_every > 1 and not float(self.validate_every).is_integer():
             raise InputError(

@@ -4,24 +4,39 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from calibrant.audit import Audit, audit
 from calibrant.binning import BinStatistics
-from calibrant.errors import InputError
+from calibrant.checks import one_of
+from calibrant.errors import InputError, input_errors
+from calibrant.metrics import EpochBins
+from calibrant.metrics.epochs import Binning, Label
 from calibrant.metrics.table import MEASURES, measure, ranked
-from calibrant.plots import ReliabilityDiagram, Sweep, SweepMap
+from calibrant.plots import BinCurves, ReliabilityDiagram, Sweep, SweepMap
+from calibrant.posthoc.temperature import Criterion
 from calibrant.predictions import open_predictions
 from calibrant.report.sweeps import plain as sweeps_plain, sweeps
 from calibrant.report.words import headline
 from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
+from calibrant.runs.results import other_criterion
 
 #: Maximum number of classes shown by name.
 CLASSES = 200
 #: Columns of the history that are plotted.
-HISTORY = ("epoch", "ece", "accuracy", "train_loss", "validation_loss", "nll")
+CURVES = ("ece", "accuracy", "adaptive_ece", "classwise_ece", "nll")
+HISTORY = ("epoch", "train_loss", "validation_loss", *CURVES, *(f"test_{key}" for key in CURVES))
+#: Training confidences by bin that the page shows, beside confidences and accuracies of the validation bins.
+PATHS: dict[str, tuple[Binning, Label]] = {
+    "common, true": ("common", "true"),
+    "common, top": ("common", "top"),
+    "independent, true": ("independent", "true"),
+    "independent, top": ("independent", "top"),
+}
+#: Maximum number of points of a curve of bins on the page.
+POINTS = 60
 
 
 @dataclass
@@ -35,6 +50,7 @@ class Source:
         history: Losses and measures by epoch.
         learned: What an adaptive loss learned, by epoch.
         shift: Results on the corrupted images that all runs share.
+        bins: Bins of training and validation samples by epoch.
     """
 
     audits: dict[Stage, Audit]
@@ -43,6 +59,7 @@ class Source:
     history: dict[str, list[float | None]] = field(default_factory=dict)
     learned: Mapping[str, np.ndarray] = field(default_factory=dict)
     shift: ShiftResult | None = None
+    bins: EpochBins | None = None
 
     @staticmethod
     def of_audit(found: Audit) -> "Source":
@@ -50,16 +67,24 @@ class Source:
         return Source({"before": found}, {"before": dict(found.values)})
 
     @staticmethod
-    def of_run(run: Run) -> "Source":
-        """From a run folder."""
+    def of_run(run: Run, criterion: Criterion | None = None) -> "Source":
+        """From a run folder; after scaling with the temperature by a criterion, if not the run's own."""
+        same = criterion in (None, run.result.criterion)
+        run = run if criterion is None else replace(run, result=run.result.scaled_by(criterion))
         audits = {stage: run.result.at(stage) for stage in STAGES}
         values = {stage: dict(audits[stage].values) for stage in STAGES}
-        for name, result in run.folder.ood().items():
+        for name, result in run.folder.ood().items() if same else ():  # measured with the run's own temperature
             for stage in STAGES:
                 values[stage][f"auroc:{name}"] = result.at(stage)["entropy"].auroc
         rows = run.folder.history()
         history = {name: [row.get(name) for row in rows] for name in HISTORY if rows and name in rows[0]}
-        return Source(audits, values, run, history, run.folder.learned(), run.folder.shift())
+        shift = run.folder.shift() if same else None
+        return Source(audits, values, run, history, run.folder.learned(), shift, run.folder.bins())
+
+    @property
+    def name(self) -> str:
+        """What tells it from other runs of its method."""
+        return f"seed {self.run.recipe.seed}" if self.run else ""
 
 
 @dataclass
@@ -71,7 +96,8 @@ class Collected:
         words: The verdict, in sentences.
         methods: Audited predictions by method, one per run.
         p_values: For the difference in ECE from the first method.
-        note: How the p-values were computed.
+        differences: These differences.
+        note: How temperatures and p-values were computed.
         sweeps: Figures of swept options, by name.
     """
 
@@ -79,24 +105,31 @@ class Collected:
     words: list[str]
     methods: dict[str, list[Source]]
     p_values: dict[str, float] = field(default_factory=dict)
+    differences: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     sweeps: dict[str, Sweep | SweepMap] = field(default_factory=dict)
 
 
-def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> Collected:
+def collect(
+    sources: Sequence[str | Path | Audit | RunFolder | StudyFolder], temperature: Criterion | None = None
+) -> Collected:
     """Collect the content of a report.
 
     Args:
         sources: A study folder, run folders, prediction files, or audits.
+        temperature: What the temperatures of runs minimise; their own criterion if not given.
     """
+    if temperature is not None:
+        with input_errors():
+            one_of("`temperature`", temperature, get_args(Criterion))
     if len(sources) == 1 and not isinstance(sources[0], Audit | RunFolder) and StudyFolder(sources[0]).there:
-        return _of_study(StudyFolder(sources[0]))
+        return _of_study(StudyFolder(sources[0]), temperature)
     found = Collected("Calibration report", [], {})
     for source in sources:
         if not isinstance(source, Audit) and RunFolder(str(source)).started:
             run = Run.load(str(source))
             name = _free(run.folder.name, found.methods)
-            found.methods[name] = [Source.of_run(run)]
+            found.methods[name] = [Source.of_run(run, temperature)]
             found.words.append(replace(run.result.test, name=name).verdict)
             continue
         own = source if isinstance(source, Audit) else _audit(Path(str(source)))
@@ -106,16 +139,18 @@ def collect(sources: Sequence[str | Path | Audit | RunFolder | StudyFolder]) -> 
     return _checked(found)
 
 
-def _of_study(folder: StudyFolder) -> Collected:
+def _of_study(folder: StudyFolder, temperature: Criterion | None = None) -> Collected:
     study = folder.result()
+    study = replace(study, criterion=temperature or study.criterion)
     methods: dict[str, list[Source]] = {}
     for job in study.jobs:
         if job.state == "done":
-            methods.setdefault(job.method, []).append(Source.of_run(Run.load(folder.run(job.folder))))
+            methods.setdefault(job.method, []).append(Source.of_run(Run.load(folder.run(job.folder)), temperature))
     failed = [f"{job.method}, seed {job.seed} failed: {job.problem}" for job in study.jobs if job.state != "done"]
     p_values = {row.method: row.p_values["ece"] for row in study.summaries if "ece" in row.p_values}
+    differences = {row.method: row.difference("ece") for row in study.summaries}
     words = [*headline(study.summaries), *failed] if study.summaries else failed
-    return _checked(Collected(study.title, words, methods, p_values, study.note, sweeps(study)))
+    return _checked(Collected(study.title, words, methods, p_values, differences, study.note, sweeps(study)))
 
 
 def _checked(found: Collected) -> Collected:
@@ -156,9 +191,12 @@ def content(found: Collected) -> dict[str, Any]:
     """Everything the page shows, as plain Python types."""
     sources = [source for own in found.methods.values() for source in own]
     keys = _shown(sources)
-    methods = [_method(name, own, found.p_values.get(name), keys) for name, own in found.methods.items()]
+    methods = [
+        {**_method(name, own, keys), "p": found.p_values.get(name), "difference": found.differences.get(name)}
+        for name, own in found.methods.items()
+    ]
     first = sources[0]
-    flags = ("after", "epochs", "multipliers", "gammas", "groups", "shift")
+    flags = ("after", "epochs", "multipliers", "gammas", "paths", "groups", "shift")
     records = [measure(key) for key in keys]
     how = {MEASURES[key].title: text for key, text in first.audits["before"].how.items() if MEASURES[key].rank < 4}
     return {
@@ -171,6 +209,7 @@ def content(found: Collected) -> dict[str, Any]:
             **{flag: any(m[flag] for m in methods) for flag in flags},
             "scatter": len(methods) > 1,
             "sweeps": bool(found.sweeps),
+            "test_curves": any("test_ece" in history for m in methods for history in m["epochs"]),
             "pooled": any(len(own) > 1 for own in found.methods.values()),
             "runs": any(source.run for source in sources),
         },
@@ -190,11 +229,10 @@ def _shown(sources: Sequence[Source]) -> list[str]:
     return [key for key in (*usual, *more) if all(key in own for own in values)]
 
 
-def _method(name: str, sources: Sequence[Source], p_value: float | None, keys: Sequence[str]) -> dict[str, Any]:
+def _method(name: str, sources: Sequence[Source], keys: Sequence[str]) -> dict[str, Any]:
     """One method: runs are pooled for diagrams and averaged for tables."""
     before = [source.audits["before"] for source in sources]
     after = [source.audits["after"] for source in sources if "after" in source.audits]
-    learned: Mapping[str, np.ndarray] = next((source.learned for source in sources if source.learned), {})
     runs = [source.run for source in sources if source.run is not None]
     return {
         "name": name,
@@ -202,18 +240,31 @@ def _method(name: str, sources: Sequence[Source], p_value: float | None, keys: S
         "values": {key: _spread([source.values["before"][key] for source in sources]) for key in keys},
         "values_after": {key: _spread([s.values["after"][key] for s in sources]) for key in keys} if after else None,
         "intervals": {k: i.to_dict() for k, i in before[0].intervals.items()} if len(sources) == 1 else {},
-        "p": p_value,
         "temperature": statistics.mean(run.result.temperature for run in runs) if runs else None,
+        "criterion": runs[0].result.criterion if runs else None,
+        "other": _by_other_criterion(runs),
         "all": {key: [source.values["before"][key] for source in sources] for key in keys},
         "bins": _pooled(name, before),
         "after": _pooled(name, after) if after else None,
         "epochs": [source.history for source in sources if source.history],
-        "multipliers": _multipliers(learned, before[0]),
-        "gammas": _gammas(learned),
+        "multipliers": [_multipliers(s, before[0]) for s in sources if "multipliers" in s.learned],
+        "gammas": [_gammas(s) for s in sources if "gammas" in s.learned],
+        "paths": _paths([source.bins for source in sources if source.bins is not None]),
         "groups": _groups(before),
         "shift": _shift([source.shift for source in sources if source.shift is not None]),
         "classes": _classes(before),
     }
+
+
+def _by_other_criterion(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Mean temperature by the criterion that the table does not use, and the ECE after scaling with it."""
+    results = [run.result for run in runs]
+    temperatures = [r.other_temperature for r in results if r.other_temperature is not None]
+    errors = [r.test_after_other["ece"] for r in results if r.test_after_other is not None]
+    if not results or not len(temperatures) == len(errors) == len(results):
+        return None
+    name = other_criterion(results[0].criterion)
+    return {"criterion": name, "temperature": statistics.mean(temperatures), "ece": _spread(errors)}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float | None]:
@@ -241,12 +292,11 @@ def _shift(results: Sequence[ShiftResult]) -> dict[str, Any] | None:
     return {"severities": severities, **means}
 
 
-def _multipliers(learned: Mapping[str, np.ndarray], found: Audit) -> dict[str, Any] | None:
-    if "multipliers" not in learned:
-        return None
-    values = np.asarray(learned["multipliers"], dtype=np.float64)
+def _multipliers(source: Source, found: Audit) -> dict[str, Any]:
+    values = np.asarray(source.learned["multipliers"], dtype=np.float64)
     return {
-        "epochs": learned["epoch"].tolist(),
+        "run": source.name,
+        "epochs": source.learned["epoch"].tolist(),
         "max": values.max(1).tolist(),
         "mean": values.mean(1).tolist(),
         "min": values.min(1).tolist(),
@@ -255,19 +305,34 @@ def _multipliers(learned: Mapping[str, np.ndarray], found: Audit) -> dict[str, A
     }
 
 
-def _gammas(learned: Mapping[str, np.ndarray]) -> dict[str, Any] | None:
-    if "gammas" not in learned:
-        return None
-    found = {name: np.asarray(learned[name], dtype=np.float64) for name in learned}
+def _gammas(source: Source) -> dict[str, Any]:
+    found = {name: np.asarray(array, dtype=np.float64) for name, array in source.learned.items()}
     lower = np.concatenate([np.zeros((len(found["edges"]), 1)), found["edges"]], axis=1)
     return {
-        "epochs": learned["epoch"].tolist(),
+        "run": source.name,
+        "epochs": found["epoch"].tolist(),
         "gammas": found["gammas"].T.tolist(),
         "errors": (found["confidences"] - found["accuracies"]).T.tolist(),
         "validation": found["confidences"].T.tolist(),
         "train": found["train_confidences"].T.tolist() if "train_confidences" in found else None,
         "edges": lower.T.tolist(),
     }
+
+
+def _paths(runs: Sequence[EpochBins]) -> dict[str, Any] | None:
+    """Bins over epochs, means over runs, at no more points than the page can use."""
+    if not runs:
+        return None
+    length = min(len(own.epochs) for own in runs)
+    some = np.unique(np.linspace(0, length - 1, min(POINTS, length)).round().astype(int))
+    found: dict[str, Any] = {"epochs": runs[0].epochs[some].tolist(), "count": runs[0].num_bins}
+    shown = range(runs[0].num_bins)
+    for name, (binning, label) in PATHS.items():
+        rows = BinCurves.from_bins({"": runs}, rows=["all"], bins=shown, binning=binning, label=label).rows["all"]
+        found |= {name: rows["train"][0], "confidence": rows["validation"][0], "accuracy": rows["accuracy"][0]}
+    for name in (*PATHS, "confidence", "accuracy"):
+        found[name] = [[path[i] for i in some] for path in found[name]]
+    return found
 
 
 def _groups(audits: Sequence[Audit]) -> dict[str, Any] | None:

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import __version__
+from calibrant.audit import Audit
 from calibrant.extras import require
 from calibrant.files import replacing
 from calibrant.report.collect import Collected, collect, content
 from calibrant.report.figures import write_figures
+from calibrant.report.papers import Missing, write_paper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from calibrant.audit import Audit
+    from calibrant.posthoc.temperature import Criterion
     from calibrant.runs import RunFolder, StudyFolder
 
 
@@ -24,10 +26,14 @@ class Report:
 
     Args:
         sources: A study folder, run folders, prediction files, or audits.
+        temperature: What the temperatures of runs minimise, ``"nll"`` or ``"ece"``; their own criterion if not given.
     """
 
-    def __init__(self, *sources: "str | Path | Audit | RunFolder | StudyFolder") -> None:
-        self.found: Collected = collect(sources)
+    def __init__(
+        self, *sources: "str | Path | Audit | RunFolder | StudyFolder", temperature: "Criterion | None" = None
+    ) -> None:
+        self.found: Collected = collect(sources, temperature)
+        self.place = next((str(source) for source in sources if not isinstance(source, Audit)), "runs/study")
 
     @cached_property
     def content(self) -> dict[str, Any]:
@@ -62,6 +68,19 @@ class Report:
     def write_figures(self, folder: str | Path, *, force: bool = False) -> list[Path]:
         """Write every figure there is data for, as .pdf and .png, and return their paths."""
         return write_figures(Path(folder), self.found, self.content, force=force)
+
+    def write_paper(self, folder: str | Path, paper: str, *, force: bool = False) -> tuple[list[Path], list[Missing]]:
+        """Write the numbered figures (.pdf, .png) and tables (.md) of a paper.
+
+        Args:
+            folder: Where to.
+            paper: ``"cals"`` or ``"adafocal"``.
+            force: Overwrite existing files.
+
+        Returns:
+            The files written; and the figures and tables that need what these runs do not have, with commands for it.
+        """
+        return write_paper(Path(folder), self.found, paper, self.place, force=force)
 
 
 def write_report(path: str | Path, sources: "Sequence[str | Path | Audit]", *, force: bool = False) -> None:

@@ -46,6 +46,7 @@ class Module(lightning.LightningModule):
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
         self._panel = Panel(data.num_classes, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.result: PanelResult | None = None
+        self.test_result: PanelResult | None = None
         self.bins = BinRecorder(num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
@@ -151,8 +152,19 @@ class Module(lightning.LightningModule):
         if self.trainer.sanity_checking:
             return
         self.result = self._panel.compute(sync=True)
+        self.test_result = self._measure_test() if self.recipe.curves == "test" else None
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.adapt()
+
+    def _measure_test(self) -> PanelResult:
+        """Measure the test part, for curves: neither the loss nor the choice of a checkpoint sees it."""
+        self._panel.reset()
+        for x, y, _ in self._batches("test", train=False):
+            with self.trainer.precision_plugin.val_step_context():
+                outputs = self.network(x.to(self.device)).float()
+            self._panel.update(predictive(self.loss, outputs), y.to(self.device))
+        result: PanelResult = self._panel.compute(sync=True)
+        return result
 
     @property
     def whole_epoch(self) -> bool:
@@ -251,6 +263,9 @@ class Keeper(lightning.Callback):
         row = self._new_row(trainer, pl_module)
         row["validation_loss"] = pl_module.validation_loss()
         row |= {r.key: result[r.key] for r in ranked(2, dense=pl_module.data.train.dense) if result.has(r)}
+        if pl_module.test_result is not None:
+            test = pl_module.test_result
+            row |= {f"test_{r.key}": test[r.key] for r in ranked(2, dense=pl_module.data.train.dense) if test.has(r)}
         for name, value in {"epochs": _when(row), **pl_module.bins.take()}.items():
             self.bins.setdefault(name, []).append(value)
         if isinstance(pl_module.loss, AdaptiveLoss):
