@@ -1,7 +1,7 @@
 """What the callbacks of all hosts do in a validation: measure, observe, adapt."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,16 +55,22 @@ class Validation:
             if not PanelResult.has(lookup(key, MEASURES, "metrics")):
                 raise ValueError(f"metrics: {key!r} cannot be computed from the logits of validation batches alone")
         self.ignore_index = int(getattr(loss, "ignore_index", -100))
+        self.task: Any = getattr(loss, "task", "multiclass")
+        if self.task == "multilabel":
+            raise ValueError(
+                'a loss with task="multilabel" has a prediction for each label: measure them one by one, with task="binary"'
+            )
         self._panel: Panel | None = None
 
     @torch.no_grad()
     def update(self, logits: Tensor, target: Tensor, *, observe: bool = True) -> None:
         """Add a batch of the network's raw outputs; with ``observe``, an adaptive loss learns from it as well."""
-        tensors.for_training(logits, target, self.ignore_index, finite=True)  # also refuses probabilities
+        if self.task == "multiclass":
+            tensors.for_training(logits, target, self.ignore_index, finite=True)  # also refuses probabilities
         if observe and isinstance(self.loss, AdaptiveLoss):
             self.loss.observe(logits, target)
         if self._panel is None:
-            self._panel = self._new_panel(logits.shape[1])
+            self._panel = self._new_panel(2 if self.task == "binary" else logits.shape[1])
         self._panel.update(logits if self.loss is None else predictive(self.loss, logits), target)
 
     def finish(self, *, adapt: bool = True, sync: bool = True) -> Found:
@@ -92,7 +98,7 @@ class Validation:
         self._panel = None
 
     def _new_panel(self, classes: int) -> Panel:
-        return Panel(classes, num_bins=self.num_bins, ignore_index=self.ignore_index)
+        return Panel(classes, num_bins=self.num_bins, ignore_index=self.ignore_index, task=self.task)
 
 
 def learned_scalars(loss: AdaptiveLoss) -> dict[str, float]:
