@@ -16,7 +16,7 @@ from calibrant.cli import main
 from calibrant.errors import InputError
 from calibrant.report import Report, write_report
 from calibrant.report.words import headline
-from calibrant.runs import Run, RunFolder, Summary
+from calibrant.runs import Run, RunFolder, StudyFolder, Summary
 
 
 @pytest.fixture(scope="module")
