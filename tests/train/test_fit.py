@@ -72,7 +72,7 @@ def test_the_folder_holds_the_proof(finished: Run) -> None:
     folder = finished.folder.path
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert names == {
-        "recipe.yaml", "environment.json", "history.csv", "learned.npz", "metrics.json", "split.npz",
+        "recipe.yaml", "environment.json", "history.csv", "learned.npz", "bins.npz", "metrics.json", "split.npz",
         "checkpoints/last.ckpt", "checkpoints/previous.ckpt", "predictions/validation.npz", "predictions/test.npz",
     }  # fmt: skip
     logits, target = finished.folder.open().read_all()
