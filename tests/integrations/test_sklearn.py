@@ -185,7 +185,7 @@ def test_bad_input(iris: tuple[np.ndarray, np.ndarray]) -> None:
         ScoreCalibrator(probs=True).fit(SVC().fit(x, y).decision_function(x), y)
     with pytest.raises(ValueError, match="scores must have 3 columns, one for each class, got 4"):
         ScoreCalibrator().fit(x, y)
-    with pytest.raises(ValueError, match="y_prob has 3 classes, but y_true has 2; if not all classes occur, pass `labels=`"):
+    with pytest.raises(ValueError, match="y_prob has 3 classes, but y_true has 2; if not all classes occur, pass labels="):
         measure(y[y != "setosa"], probs[y != "setosa"])
     with pytest.raises(
         ValueError, match="y has the label .*'versicolor'.*, which is not one of the classes setosa, virginica"

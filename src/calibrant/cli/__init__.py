@@ -24,6 +24,7 @@ COMMANDS = {
     "ood": "measure how well runs detect out-of-distribution data: AUROC, FPR95, AUPR",
     "shift": "measure runs on corrupted test images: accuracy and ECE by severity",
     "report": "write a self-contained HTML page about a study, runs or prediction files",
+    "card": "write a model card section for Hugging Face: accuracy, ECE, NLL and a reliability diagram",
     "list": "list recipes, losses, calibrators, metrics, models, data sets and corruptions",
 }
 #: The first lines of the help.

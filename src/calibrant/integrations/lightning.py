@@ -16,7 +16,7 @@ else:
 
 #: What the ``validation_step`` of a module has to return.
 EXPECTED = (
-    'return {"logits": logits, "target": target} from it, or pass `outputs=`, a function of what it returns and the batch'
+    'return {"logits": logits, "target": target} from it, or pass outputs=, a function of what it returns and the batch'
 )
 
 

@@ -212,7 +212,7 @@ def _check_columns(scores: np.ndarray, classes: np.ndarray) -> None:
         raise ValueError(f"calibration needs samples of at least 2 classes, but y has only one class, {classes[0]!r}")
     if scores.shape[1] != len(classes) and not (len(classes) == 2 and scores.shape[1] == 1):
         raise ValueError(
-            f"scores must have {expected}, got {scores.shape[1]}; if a class does not occur in y, pass `classes=`; if they "
+            f"scores must have {expected}, got {scores.shape[1]}; if a class does not occur in y, pass classes=; if they "
             'are those of an SVC, give it decision_function_shape="ovr"'
         )
 
@@ -258,7 +258,7 @@ def _read(y_true: Any, y_prob: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     classes = np.unique(true) if labels is None else np.asarray(labels)
     if len(classes) != probs.shape[1]:
         raise ValueError(
-            f"y_prob has {probs.shape[1]} classes, but y_true has {len(classes)}; if not all classes occur, pass `labels=`"
+            f"y_prob has {probs.shape[1]} classes, but y_true has {len(classes)}; if not all classes occur, pass labels="
         )
     return probs, _codes(true, classes)
 

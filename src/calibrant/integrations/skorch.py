@@ -3,16 +3,12 @@
 from collections.abc import Collection
 from typing import Any
 
+from skorch.callbacks import Callback
+from skorch.dataset import unpack_data
 from torch import Tensor
 
-from calibrant.extras import require
 from calibrant.integrations.validation import Validation
 from calibrant.losses import Loss
-
-require("skorch", "calibrant.integrations.skorch")
-
-from skorch.callbacks import Callback  # noqa: E402
-from skorch.dataset import unpack_data  # noqa: E402
 
 
 def softmax(logits: Tensor) -> Tensor:
