@@ -1,7 +1,7 @@
 """Audits of predictions: measures with confidence intervals, as tables, text and figures."""
 
-from calibrant.audit.card import card
 from calibrant.audit.measuring import audit, compare, short_names
+from calibrant.audit.model_card import card
 from calibrant.audit.record import Audit, PairedComparison
 from calibrant.audit.tables import figure, tables
 

@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from calibrant.data import DataSet
+from calibrant.integrations.validation import learned_scalars
 from calibrant.losses import AdaptiveLoss, Loss
 from calibrant.losses.base import predictive
 from calibrant.metrics import BinRecorder, Panel, PanelResult
@@ -313,11 +314,7 @@ class Keeper(lightning.Callback):
         buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
         for name, value in {"epoch": when, **buffers, **loss.watched()}.items():
             self.learned.setdefault(name, []).append(value)
-        return {
-            f"{name}_{what}": float(getattr(buffers[name], what)())
-            for name in loss.logged
-            for what in ("min", "mean", "max")
-        }
+        return learned_scalars(loss)
 
     def _save(self, trainer: lightning.Trainer, *, better: bool) -> None:
         new, last = self.folder.checkpoint("new"), self.folder.checkpoint("last")
