@@ -9,20 +9,8 @@ if TYPE_CHECKING:
 
 #: Imported when first used, so that ``calibrant --help`` does not wait for PyTorch.
 _PARTS = (
-    *(
-        "audit",
-        "data",
-        "evaluation",
-        "functional",
-        "integrations",
-        "losses",
-        "metrics",
-        "models",
-        "plots",
-        "posthoc",
-        "predictions",
-    ),
-    *("recipes", "report", "runs", "stats", "study", "train"),
+    *("audit", "data", "evaluation", "functional", "integrations", "losses", "metrics", "models", "plots", "posthoc"),
+    *("predictions", "recipes", "report", "runs", "stats", "study", "train"),
 )
 
 __all__ = ["__version__"]
