@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +15,39 @@ from calibrant.cli.fields import split
 from calibrant.errors import InputError
 from calibrant.plots import FocalShapes, PenaltyShapes
 from calibrant.recipes import RECIPES
-from calibrant.report import Report
+from calibrant.report import Report, papers
+from calibrant.report.figures import save
 from calibrant.report.papers import DRAWINGS, ITEMS
 from calibrant.runs import Run
+
+DRAWN = ("figure-2b", "figure-6", "figures-4-and-7")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("papers") / "study"
-    command = ["compare", "digits-lt", "--quiet", "--losses", "ce", "adafocal", "cals-alm", "--seeds", "2", "--epochs", "2"]
-    assert main([*command, "--data.limit", "150", "--curves", "test", "--ood", "noise", "--out", str(folder)]) == 0
+    command = ["compare", "digits-lt", "--quiet", "--losses", "adafocal", "cals-alm", "--seeds", "2", "--epochs", "2"]
+    assert main([*command, "--data.limit", "60", "--curves", "test", "--ood", "noise", "--out", str(folder)]) == 0
     return folder
+
+
+def save_some(folder: Path, name: str, figure: Any, *, force: bool = False) -> list[Path]:
+    """Draw some of them: each kind of figure is drawn by tests of its own."""
+    if name.partition("-")[2] in DRAWN:
+        return save(folder, name, figure, force=force)
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.png"
+    path.write_text(repr(figure))
+    return [path]
 
 
 @pytest.fixture(scope="module")
 def drawn(study: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The figures of AdaFocal, and the numbers of those that cannot be drawn."""
     folder = tmp_path_factory.mktemp("drawn")
-    paths, missing = Report(study).write_paper(folder, "adafocal")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(papers, "save", save_some)
+        paths, missing = Report(study).write_paper(folder, "adafocal")
     assert sorted(paths) == sorted(folder.iterdir())
     return folder, [one.item.number for one in missing]
 
@@ -43,16 +59,17 @@ def test_what_can_be_drawn_is_written_and_the_rest_is_named(drawn: tuple[Path, l
         stem = f"adafocal-{item.number.lower().replace(' ', '-')}"
         assert (stem in written) != (item.number in missing), item.number
     assert missing == ["Figure 3bc", "Figure 3d", *(f"Figure {n}" for n in (13, 15, 16, 19, 20, 21, 22)), "Table 9"]
-    for stem in ("adafocal-figure-2b", "adafocal-figure-6", "adafocal-figures-4-and-7"):
+    for stem in (f"adafocal-{own}" for own in DRAWN):
         assert (folder / f"{stem}.pdf").read_bytes()[:4] == b"%PDF"
         assert (folder / f"{stem}.png").stat().st_size > 3000
 
 
-def test_the_command_says_what_the_rest_needs(study: Path, tmp_path: Path, capsys) -> None:
+def test_the_command_says_what_the_rest_needs(study: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(papers, "save", save_some)
     out = str(tmp_path / "figures")
     assert main(["report", str(study), "--out", str(tmp_path / "r.html"), "--figures", out, "--paper", "cals"]) == 0
     said = capsys.readouterr().out
-    assert (tmp_path / "figures" / "cals-figure-3b.pdf").exists()
+    assert (tmp_path / "figures" / "cals-figure-3b.png").exists()
     assert re.findall(r"^(\w+ [\w ]+) \(.*\) needs", said, re.MULTILINE) == ["Figure 3c", "Table 2"]
     assert "needs segmentation:\n  calibrant compare voc2012-deeplabv3 --losses ce mbls cals-alm\n" in said
 
@@ -63,13 +80,13 @@ def test_tables_are_measured_on_the_predictions(study: Path, drawn: tuple[Path, 
     assert lines[2] == "| method | debiased ECE, % | debiased ECE, %, post T | T |"
     own = []
     for seed in (0, 1):
-        run = Run.load(study / f"ce-seed{seed}")
+        run = Run.load(study / f"adafocal-seed{seed}")
         logits, target = run.folder.open().read_all()
         own.append(
             [100 * float(cal.debiased_ece(z, target, num_bins=30)) for z in (logits, logits / run.result.temperature)]
         )
     means, spread = np.mean(own, axis=0), np.std(own, axis=0, ddof=1)
-    assert lines[4].startswith(f"| ce | {means[0]:.2f} ± {spread[0]:.2f} | {means[1]:.2f} ± {spread[1]:.2f} |")
+    assert lines[4].startswith(f"| adafocal | {means[0]:.2f} ± {spread[0]:.2f} | {means[1]:.2f} ± {spread[1]:.2f} |")
     auroc = (drawn[0] / "adafocal-table-10.md").read_text()
     assert "| method | AUROC, noise, % |" in auroc
 

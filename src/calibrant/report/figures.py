@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 from calibrant.files import file_name, replacing
 from calibrant.metrics.table import measure
 from calibrant.plots import AccuracyVsECE, BinCurves, MethodBars, MetricPath, MultiplierPath, ReliabilityDiagram
-from calibrant.plots.base import Figure, close_all
+from calibrant.plots.base import Figure, close_all, styled
 from calibrant.report.collect import Collected, Source
 from calibrant.runs import STAGES, Stage
 
@@ -24,15 +24,15 @@ def write_figures(folder: Path, found: Collected, content: dict[str, Any], *, fo
     return written
 
 
-def save(folder: Path, name: str, figure: Any, *, force: bool = False) -> list[Path]:
-    """Write a figure as .pdf and .png."""
+@styled
+def save(folder: Path, name: str, figure: Figure | Canvas, *, force: bool = False) -> list[Path]:
+    """Write a figure, drawn once, as .pdf and .png."""
     written = [folder / f"{file_name(name)}.{ending}" for ending in ("pdf", "png")]
+    canvas = figure.plot().get_figure(root=True) if isinstance(figure, Figure) else figure
     for path in written:
         with replacing(path, force=force) as temporary:
-            if isinstance(figure, Figure):
-                figure.save(temporary)
-            else:
-                figure.savefig(temporary)
+            if canvas is not None:
+                canvas.savefig(temporary, bbox_inches="tight")
     return written
 
 
