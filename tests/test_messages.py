@@ -1,6 +1,7 @@
 """What messages promise: packages that are declared, flags that exist."""
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from importlib.metadata import requires
@@ -11,6 +12,7 @@ import pytest
 from calibrant.cli import COMMANDS, _module
 from calibrant.cli.console import FLAGS, as_flags
 from calibrant.extras import DISTRIBUTIONS, EXTRAS
+from calibrant.losses import METHODS
 from calibrant.recipes.recipe import Recipe, _flatten
 
 SOURCE = Path(__file__).parents[1] / "src" / "calibrant"
@@ -62,7 +64,8 @@ def flags() -> set[str]:
     options = {
         name for command in COMMANDS for action in _module(command).parser()._actions for name in action.option_strings
     }
-    return options | {f"--{path}" for path in _flatten(Recipe().to_dict())} | {"--version"}
+    of_methods = {f"--{key}.{name}" for key, method in METHODS.items() for name in inspect.signature(method.loss).parameters}
+    return options | {f"--{path}" for path in _flatten(Recipe().to_dict())} | of_methods | {"--version"}
 
 
 def exists(flag: str, known: set[str]) -> bool:
@@ -86,7 +89,7 @@ def test_every_flag_that_a_message_names_exists(path: Path) -> None:
 def test_the_library_names_no_flags() -> None:
     """Its messages name Python arguments; the command line turns them into flags."""
     for path in FILES:
-        if path.parent.name != "cli":
+        if path.parent.name != "cli" and path.name != "papers.py":  # which tells the commands that a figure needs
             named = [text for text in texts(path) if re.search(r"(?<![\w-])--[a-z]", text)]
             assert not named, (path, named)
 
