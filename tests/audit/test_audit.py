@@ -233,3 +233,11 @@ def test_names_are_as_long_as_they_have_to_be() -> None:
     assert short_names(paths[:1]) == ["test"]
     assert short_names([Path("a.npz"), Path("b.csv")]) == ["a", "b"]
     assert short_names([Path("x/a.npz")] * 2) == ["a (1)", "a (2)"]
+
+
+def test_an_audit_with_a_bin_missing_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "some.npz", logits=np.eye(4) * 3, target=np.arange(4))
+    content = json.loads(json.dumps(audit(tmp_path / "some.npz", resamples=20).to_dict()))
+    del content["bins"]["counts"][3]
+    with pytest.raises(InputError, match="audit.bins: expected 15 bins, got 14, 15"):
+        Audit.from_dict(content)

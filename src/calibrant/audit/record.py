@@ -186,7 +186,11 @@ class Audit:
         values: dict[str, float] = from_plain(dict[str, float], {key: found[key] for key in keys}, where)
         rest = {key: value for key, value in found.items() if key not in MEASURES}
         fields = {"how": {}, "test": rest.get("calibration_test"), **rest, "values": values}
-        return from_fields(cls, fields, where)
+        made = from_fields(cls, fields, where)
+        sizes = {len(made.bins.counts), len(made.bins.confidence), len(made.bins.accuracy)}
+        if sizes != {made.num_bins}:
+            raise InputError(f"{where}.bins: expected {made.num_bins} bins, got {', '.join(map(str, sorted(sizes)))}")
+        return made
 
     # Display
 
