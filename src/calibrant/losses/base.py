@@ -71,10 +71,15 @@ class Loss(nn.Module, ABC):
         """Hyper-parameters as passed; options that every loss has only if they are not the usual ones."""
         given = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         usual: Mapping[str, Any] = {**OPTIONS, "weight": self.class_weights}
-        shown = {name: value for name, value in given.items() if name not in usual or value is not usual[name]}
+        unusual = {name for name in given if name in usual and not _alike(given[name], usual[name])}
+        shown = {name: value for name, value in given.items() if name not in usual or name in unusual}
         return ", ".join(
             f"{name}={value.tolist() if isinstance(value, Tensor) else value!r}" for name, value in shown.items()
         )
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return a is b or (not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b)
 
 
 def predictive(loss: nn.Module, logits: Tensor) -> Tensor:
