@@ -202,6 +202,15 @@ class EpochBins:
         counts: ``(T, S, M)`` samples.
         confidence: ``(T, S, M)`` mean confidences.
         accuracy: ``(T, S, M)`` accuracies.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.metrics import BinRecorder, EpochBins
+        >>> recorder = BinRecorder(num_bins=2)
+        >>> recorder.validation(torch.tensor([[4.0, 0.0], [1.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1, 1]))
+        >>> bins = EpochBins.from_rows([recorder.take()], epochs=[1])
+        >>> bins.of("validation").counts.tolist(), bins.of("validation").accuracy.tolist()
+        ([[2, 1]], [[0.5, 1.0]])
     """
 
     epochs: np.ndarray
