@@ -30,7 +30,7 @@ def adafocal_loss(
 
     ``gammas`` of shape ``(M,)`` belong to the bins with inner ``edges`` of shape ``(M - 1,)``. For a negative gamma the
     term is the inverse focal one, :math:`-(1 + p)^{|\gamma_b|} \log p`. Gammas are constants in the gradient.
-    For a distribution q as target, the expected loss, :math:`-\sum_k q_k (1 - s_k)^{\gamma_{b(k)}} \log s_k`.
+    For soft targets q, the expected loss, :math:`-\sum_k q_k (1 - s_k)^{\gamma_{b(k)}} \log s_k`.
 
     Example:
         >>> import torch
@@ -207,7 +207,7 @@ class AdaFocal(_BinnedFocal):
             default, is the rule above. Cannot be combined with ``inverse``.
         gamma_min: Smallest gamma with ``inverse``.
         switch: Absolute value at which gammas change sign with ``inverse``.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Attributes:
         gammas: Exponents of the bins, ``(M,)``.
@@ -290,7 +290,7 @@ class CalFocal(_BinnedFocal):
         num_bins: Number of bins.
         binning: ``"mass"`` for bins of equal mass, ``"width"`` for bins of equal width.
         per: ``"bin"`` or ``"sample"``.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Attributes:
         gammas: Exponents of the bins (of Eq. 2), ``(M,)``.

@@ -23,9 +23,9 @@ class Loss(nn.Module, ABC):
     """A loss on logits: ``loss(logits, target)``.
 
     Logits are ``(N, K)`` or ``(N, K, *spatial)``, targets ``(N,)`` or ``(N, *spatial)`` with integer labels, or
-    distributions over the classes in the shape of the logits, as from mixup, distillation or several annotators. Samples or
-    pixels labelled ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32. Options that
-    every loss has are explained in :class:`calibrant.losses.targets.Options`.
+    soft targets in the shape of the logits, as from mixup, distillation or several annotators. Samples or pixels labelled
+    ``ignore_index`` are left out of every term. Half-precision logits are upcast to float32. The options that all losses
+    share are described in :class:`calibrant.losses.targets.Options`.
     Every constructor argument is stored under its own name.
 
     Example:
@@ -46,12 +46,12 @@ class Loss(nn.Module, ABC):
         self.ignore_index = whole("ignore_index", chosen["ignore_index"])
         self.reduction: Reduction = one_of("reduction", chosen["reduction"], get_args(Reduction))
         self.task: Task = one_of("task", chosen["task"], get_args(Task))
-        # On the loss's device, but no part of its state.
+        # Moves with the loss, but is not part of its state.
         self.register_buffer("class_weights", weights_of(chosen["class_weights"]), persistent=False)
 
     @property
     def options(self) -> Options:
-        """The options that every loss has."""
+        """The options that all losses share."""
         return {
             "ignore_index": self.ignore_index,
             "reduction": self.reduction,
@@ -68,7 +68,7 @@ class Loss(nn.Module, ABC):
         return logits
 
     def extra_repr(self) -> str:
-        """Hyper-parameters as passed; options that every loss has only if they are not the usual ones."""
+        """Hyper-parameters as passed; shared options only where they differ from the default."""
         given = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         usual: Mapping[str, Any] = {**OPTIONS, "weight": self.class_weights}
         unusual = {name for name in given if name in usual and not _alike(given[name], usual[name])}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def brier_loss(logits: Tensor, target: Tensor, **options: "Unpack[Options]") -> Tensor:
     r"""Brier loss, summed over classes: :math:`\sum_{k=1}^K (s_k - 1[k = y])^2`, between 0 and 2.
 
-    For a distribution q as target, the expected loss: :math:`\sum_k (s_k - q_k)^2 + 1 - \sum_k q_k^2`.
+    For soft targets q, the expected loss: :math:`\sum_k (s_k - q_k)^2 + 1 - \sum_k q_k^2`.
 
     Example:
         >>> import torch

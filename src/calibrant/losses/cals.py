@@ -38,8 +38,8 @@ def cals_alm_loss(
               \qquad d_k = \max_j l_j - l_k
 
     P is one of :data:`calibrant.losses.penalties.PENALTIES`; ``multipliers`` :math:`\lambda` and ``rho`` have shape
-    ``(K,)``. Classes that share the largest logit share its gradient. The penalty knows no labels: for a distribution q as
-    target, the first term becomes :math:`-\sum_k q_k \log s_k`.
+    ``(K,)``. Classes that share the largest logit share its gradient. The penalty does not depend on labels: for soft
+    targets q, only the first term changes, to :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -170,12 +170,12 @@ class CALSALM(_ClassAdaptiveLoss):
         rho_period: Epochs between updates of rho; 0 keeps it fixed.
         rho_max: Largest rho, None for no limit (the paper gives none).
         multiplier_period: Epochs between updates of the multipliers.
-        per_class: Learn a multiplier and a rho for each class; if False, one for all, from the means over classes of the
-            same statistics: the ablation that shows what adapting to classes adds.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        per_class: Learn a multiplier and a rho for each class. If False, all classes share one of each, learned from the
+            means of the same statistics: the ablation that shows what per-class multipliers add.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Attributes:
-        multipliers: Multipliers, ``(K,)``; all equal without ``per_class``.
+        multipliers: Multipliers, ``(K,)``; all equal if ``per_class`` is False.
         rho: Penalty parameters, ``(K,)``.
         constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``; positive where the margin is
             violated on average.
@@ -275,7 +275,7 @@ class CALSHR(_ClassAdaptiveLoss):
         factor: Factor mu by which a multiplier changes.
         tolerance: Factor tau by which a penalty must change for its multiplier to follow.
         period: Epochs between updates of the multipliers; penalties are compared with the epoch just before.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Attributes:
         multipliers: Multipliers, ``(K,)``.

@@ -27,8 +27,8 @@ def confidence_penalty_loss(
     .. math:: -\log s_y - w H(s), \qquad H(s) = -\sum_{k=1}^K s_k \log s_k
 
     ``class_reduction="sum"`` is the entropy, for which w = 0.1 was chosen (Pereyra et al. 2017). ``"mean"`` divides it by K,
-    as the code released with CALS does, which makes the penalty negligible when K is large. For a distribution q as
-    target, the first term becomes :math:`-\sum_k q_k \log s_k`.
+    as the code released with CALS does, which makes the penalty negligible when K is large. For soft targets q,
+    the first term becomes :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -70,7 +70,7 @@ class ConfidencePenalty(Loss):
     Args:
         weight: Weight of the entropy.
         class_reduction: ``"sum"``, the entropy, or ``"mean"``, the entropy divided by the number of classes.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

@@ -30,8 +30,8 @@ def cpc_loss(
 
     The second term (binary discrimination, :math:`w_1`) separates the true class from every other class; the third (binary
     exclusion, :math:`w_2`) pulls the other classes together and vanishes for K = 2. As in the code released with CALS, the
-    double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory. For a distribution as
-    target, the expected loss if labels were drawn from it.
+    double sum includes i = j, a constant. It takes O(N K^2) time but O(N K) memory. For soft targets,
+    the expected loss over labels drawn from them.
 
     Example:
         >>> import torch
@@ -140,7 +140,7 @@ class CPC(Loss):
     Args:
         discrimination: Weight of the binary discrimination term (10 in CALS Appendix C, 0.1 in its released code).
         exclusion: Weight of the binary exclusion term.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

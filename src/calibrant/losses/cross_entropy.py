@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def cross_entropy_loss(logits: Tensor, target: Tensor, **options: "Unpack[Options]") -> Tensor:
     r"""Cross-entropy, :math:`-\log s_y` with :math:`s = \mathrm{softmax}(l)` (CALS Eq. 1).
 
-    For a distribution q as target: :math:`-\sum_k q_k \log s_k`.
+    For soft targets q: :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -30,12 +30,12 @@ def cross_entropy_loss(logits: Tensor, target: Tensor, **options: "Unpack[Option
 
 
 class CrossEntropy(Loss):
-    """Cross-entropy; see :func:`cross_entropy_loss`. With the arguments of ``torch.nn.CrossEntropyLoss``, it equals that.
+    """Cross-entropy; see :func:`cross_entropy_loss`. Equals ``torch.nn.CrossEntropyLoss`` for the same arguments.
 
     Args:
-        label_smoothing: Mass taken from the label and spread over all classes, as in :class:`LabelSmoothing`.
-        weight: Another name of ``class_weights``.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        label_smoothing: Probability mass taken from the label and spread over all classes, as in :class:`LabelSmoothing`.
+        weight: Another name for ``class_weights``.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

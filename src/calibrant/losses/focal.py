@@ -28,7 +28,7 @@ def modulate(nll: Tensor, gamma: Tensor | float) -> Tensor:
 def focal_loss(logits: Tensor, target: Tensor, *, gamma: float = 3.0, **options: "Unpack[Options]") -> Tensor:
     r"""Focal loss (FL): :math:`-(1 - p)^\gamma \log p` with :math:`p = s_y`, the probability of the true class.
 
-    For a distribution q as target, the expected loss: :math:`-\sum_k q_k (1 - s_k)^\gamma \log s_k`.
+    For soft targets q, the expected loss: :math:`-\sum_k q_k (1 - s_k)^\gamma \log s_k`.
 
     Example:
         >>> import torch
@@ -54,7 +54,7 @@ def focal_sd_loss(
 ) -> Tensor:
     r"""Sample-dependent focal loss (FLSD): ``gamma_hard`` where :math:`s_y` < ``threshold``, ``gamma`` elsewhere.
 
-    For a distribution as target, the expected loss, as in :func:`focal_loss`.
+    For soft targets, the expected loss, as in :func:`focal_loss`.
 
     The defaults are FLSD-53 of Mukhoti et al. (2020): 5 for :math:`s_y \in [0, 0.2)`, 3 for :math:`s_y \in [0.2, 1]`.
 
@@ -86,7 +86,7 @@ class Focal(Loss):
 
     Args:
         gamma: Exponent; 0 gives cross-entropy.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch
@@ -113,7 +113,7 @@ class FocalSD(Loss):
         gamma: Exponent for samples whose true-class probability is at least ``threshold``.
         gamma_hard: Exponent for the others.
         threshold: Probability that separates them.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

@@ -16,8 +16,8 @@ def label_smoothing_loss(logits: Tensor, target: Tensor, *, alpha: float = 0.05,
 
     .. math:: -(1 - \alpha) \log s_y - \frac{\alpha}{K} \sum_{k=1}^K \log s_k
 
-    The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``. A
-    distribution q as target becomes :math:`(1 - \alpha) q + \alpha / K`.
+    The mass :math:`\alpha` is spread over all K classes, the true one included, as in ``torch.nn.CrossEntropyLoss``. Soft
+    targets q become :math:`(1 - \alpha) q + \alpha / K`.
 
     Example:
         >>> import torch
@@ -43,7 +43,7 @@ class LabelSmoothing(Loss):
 
     Args:
         alpha: Mass taken from the label and spread over all classes, in [0, 1].
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

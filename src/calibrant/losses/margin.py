@@ -39,7 +39,7 @@ def cross_entropy_with_margin(given: Batch, penalty: MarginPenalty) -> Tensor:
         values = given.expected(distance).unsqueeze(1) - mass * s.amax(dim=1, keepdim=True).log_()
         if not wants_gradient:
             return (values + mass * penalty(distance, None)[0]).squeeze(1)
-        if given.soft:  # the penalty counts as often as the distribution adds up to, with class weights
+        if given.soft:  # with class weights, targets do not add up to 1, and the penalty is scaled likewise
             slopes = torch.zeros_like(s)
             value, slope = penalty(distance, slopes)
             value, slope = mass * value, mass * slope
@@ -82,8 +82,8 @@ def margin_loss(
     .. math:: -\log s_y + \frac{w}{K} \sum_{k=1}^K \max(0, \max_j l_j - l_k - m)
 
     ``class_reduction="sum"`` omits the 1/K: that is Eq. 3 as printed (CALS Eq. 3), K times as strong. Every published
-    result was obtained with the mean. Classes that share the largest logit share its gradient. The penalty knows no labels:
-    for a distribution q as target, the first term becomes :math:`-\sum_k q_k \log s_k`.
+    result was obtained with the mean. Classes that share the largest logit share its gradient. The penalty does not depend
+    on labels: for soft targets q, only the first term changes, to :math:`-\sum_k q_k \log s_k`.
 
     Example:
         >>> import torch
@@ -112,7 +112,7 @@ class MbLS(Loss):
         margin: Distance from the largest logit beyond which a logit is penalised; 10 for images, 6 for text in the papers.
         weight: Weight of the penalty.
         class_reduction: ``"mean"`` over classes, as in every published result, or ``"sum"``, Eq. 3 of the paper.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

@@ -37,7 +37,7 @@ def mmce_loss(
 
     On sorted confidences the kernel turns the double sum into running sums: exact, in O(N log N) time and O(N) memory.
     The penalty belongs to the whole batch: with ``reduction="none"`` it is added in full to every sample.
-    For a distribution q as target, c is the probability of the predicted class in q.
+    For soft targets q, c is the probability of the predicted class under q.
 
     Example:
         >>> import torch
@@ -152,7 +152,7 @@ class MMCE(Loss):
         weighted: Weight correct and wrong predictions by the inverse of their number.
         form: ``"paper"`` for the formula, ``"released"`` for the authors' code.
         width: Width h of the kernel.
-        **options: Those of every loss: ignore_index, reduction, class_weights, task.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What losses take as targets: labels or distributions, class weights, one logit for two classes."""
+"""Targets of losses: hard labels or soft targets, class weights, binary and multi-label tasks."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ from calibrant.tensors import Reduction, at_least_single, describe, hidden, shap
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: What one row of logits decides: one of K classes, one of two by a single logit, or L times yes or no.
+#: What a row of logits predicts: one of K classes, a binary label from a single logit, or L binary labels.
 Task = Literal["multiclass", "binary", "multilabel"]
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,12 +29,12 @@ class Options(TypedDict, total=False):
     Attributes:
         ignore_index: Label of samples or pixels to ignore, -100 by default.
         reduction: ``"mean"`` by default, ``"sum"`` or ``"none"``.
-        class_weights: Weights :math:`w_k` of the classes, ``(K,)``; a sample counts as much as its class, and the mean is
-            divided by the sum of these weights, as in ``torch.nn.CrossEntropyLoss``.
-        task: ``"multiclass"`` by default: logits ``(N, K, *spatial)``. ``"binary"``: one logit z for each sample, ``(N,)``
-            or ``(N, 1, *spatial)``. ``"multilabel"``: logits ``(N, L, *spatial)``, each of which decides about a label. In
-            the last two, targets are 0 or 1, or probabilities of 1, in the shape of the logits, and the loss is that of the
-            two logits (0, z).
+        class_weights: Class weights :math:`w_k`, ``(K,)``: each sample has the weight of its class, and the mean is divided
+            by the sum of the weights, as in ``torch.nn.CrossEntropyLoss``.
+        task: ``"multiclass"`` by default: logits ``(N, K, *spatial)``. ``"binary"``: one logit z per sample, ``(N,)`` or
+            ``(N, 1, *spatial)``. ``"multilabel"``: logits ``(N, L, *spatial)``, one for each of L binary labels. In the last
+            two, targets are 0 or 1, or probabilities of 1, in the shape of the logits, and the loss is that of the two
+            logits (0, z).
     """
 
     ignore_index: int
@@ -48,7 +48,7 @@ OPTIONS: Options = {"ignore_index": -100, "reduction": "mean", "class_weights": 
 
 
 def with_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Show :class:`Options` in the signature of a loss, in place of ``**options``, and refuse others."""
+    """Show :class:`Options` in the signature of a loss instead of ``**options``, and refuse unknown ones."""
     own = inspect.signature(function)
     first = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     shared = [
@@ -75,12 +75,12 @@ class Batch(NamedTuple):
 
     Attributes:
         logits: ``(N, K, *spatial)``, at least float32.
-        target: Labels ``(N, *spatial)``, int64, 0 where ignored; or, for distributions q over the classes,
-            :math:`q_k w_k`, ``(N, K, *spatial)``.
+        target: Labels ``(N, *spatial)``, int64, 0 where ignored; or, for soft targets q, :math:`q_k w_k`,
+            ``(N, K, *spatial)``.
         kept: ``(N, *spatial)``, False where ignored.
         reduction: How values are reduced.
-        class_weights: Weights w of the classes, ``(K,)``.
-        shares: What each sample counts in the mean, ``(N, *spatial)``, if not 1.
+        class_weights: Class weights w, ``(K,)``.
+        shares: Weight of each sample in the mean, ``(N, *spatial)``, if not 1.
     """
 
     logits: Tensor
@@ -92,18 +92,18 @@ class Batch(NamedTuple):
 
     @property
     def soft(self) -> bool:
-        """Whether targets are distributions."""
+        """Whether targets are soft."""
         return self.target.dim() == self.logits.dim()
 
     @property
     def mass(self) -> Tensor | float:
-        r""":math:`\sum_k q_k w_k` of each sample, with the class dimension kept; 1 for labels, weighted at the end."""
+        r""":math:`\sum_k q_k w_k` of each sample, with the class dimension kept; 1 for hard labels, weighted at the end."""
         return self.target.sum(dim=1, keepdim=True) if self.soft else 1.0
 
     def expected(self, values: Tensor) -> Tensor:
-        """The loss of each sample, from its loss if each of the classes were true: ``values``, ``(N, K, *spatial)``."""
+        """The expected loss of each sample, from the loss for each possible label: ``values``, ``(N, K, *spatial)``."""
         if self.soft:
-            # 0 * infinity: a class of probability 0 does not matter, whatever its loss
+            # a class of probability 0 does not count even if its loss is infinite
             return torch.where(self.target > 0, values, 0).mul(self.target).sum(dim=1)
         return values.gather(1, self.target.unsqueeze(1)).squeeze(1)
 
@@ -118,7 +118,7 @@ class Batch(NamedTuple):
         return self.expected(function(-self.logits.log_softmax(dim=1)))
 
     def probability_of(self, labels: Tensor) -> Tensor:
-        """How probable labels ``(N, *spatial)`` are according to the target, whatever the class weights."""
+        """Probability of labels ``(N, *spatial)`` under the target, regardless of class weights."""
         if not self.soft:
             return (labels == self.target).to(self.logits.dtype)
         q = self.target
@@ -128,14 +128,14 @@ class Batch(NamedTuple):
         return q.gather(1, labels.unsqueeze(1)).squeeze(1)
 
     def minus_target(self, s: Tensor) -> Tensor:
-        """The gradient of the cross-entropy, in place: s - onehot for labels, s sum(q) - q for distributions."""
+        """The gradient of the cross-entropy, in place: s - onehot for hard labels, s sum(q) - q for soft targets."""
         if self.soft:
             return s.mul_(self.mass).sub_(self.target)
         index = self.target.unsqueeze(1)
         return s.scatter_add_(1, index, s.new_full((), -1).expand_as(index))
 
     def smoothed(self, alpha: float) -> "Batch":
-        """With targets mixed with the uniform distribution; what each sample counts stays."""
+        """The batch with targets smoothed towards uniform; sample weights stay the same."""
         classes = self.logits.shape[1]
         ones = self.logits.new_ones(classes)
         weights = tensors.per_class(ones if self.class_weights is None else self.class_weights, self.logits)
@@ -145,7 +145,7 @@ class Batch(NamedTuple):
         return self._replace(target=(1 - alpha) * soft + alpha / classes * weights)
 
     def reduce(self, values: Tensor) -> Tensor:
-        """Reduce ``values``, ``(N, *spatial)``, over what is not ignored; if nothing is left, 0 with zero gradient."""
+        """Reduce ``values``, ``(N, *spatial)``, over samples that are not ignored; without any, 0 with zero gradient."""
         if self.shares is None:
             return tensors.reduce(values, self.kept, self.reduction)
         if not self.soft:
@@ -164,13 +164,13 @@ def batch(
     finite: bool = False,
     **options: "Unpack[Options]",
 ) -> Batch:
-    """Check what a loss is given; see :class:`Options`.
+    """Check the inputs of a loss; see :class:`Options`.
 
     Args:
         logits: The network's outputs.
-        target: Labels, or distributions over the classes in the shape of the logits.
-        num_classes: Number of classes that the loss was made for.
-        finite: Also check values on devices where that means waiting, and refuse logits that are not finite.
+        target: Labels, or soft targets in the shape of the logits.
+        num_classes: Number of classes that the loss expects.
+        finite: Also check values where that forces a device synchronisation, and refuse non-finite logits.
         **options: Those of the loss.
     """
     chosen: Options = {**OPTIONS, **options}
@@ -192,7 +192,7 @@ def batch(
 
 
 def _as_two_classes(logits: Tensor, target: Tensor, task: str, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Logits (0, z) and targets of two classes."""
+    """The two-class form of a binary or multi-label batch: logits (0, z), and targets."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         raise TypeError(f"logits must be a floating point tensor, got {describe(logits)}; pass the network's raw outputs")
     if not isinstance(target, Tensor):
@@ -221,7 +221,7 @@ def _as_two_classes(logits: Tensor, target: Tensor, task: str, ignore_index: int
 
 
 def _check_distributions(target: Tensor, logits: Tensor, ignored: int | None, *, finite: bool) -> Tensor:
-    """Refuse what is not a distribution over the classes; where targets are kept."""
+    """Refuse soft targets that are not probabilities; return where targets are kept."""
     if target.shape != logits.shape:
         raise ValueError(
             f"a floating point target holds probabilities of the classes, in the shape of the logits, {shape_of(logits)}; "
@@ -258,6 +258,6 @@ def _weighted(made: Batch, weights: Tensor | Sequence[float]) -> Batch:
     classes = made.logits.shape[1]
     if vector.shape != (classes,):
         raise ValueError(f"class_weights must have one weight for each of {classes} classes, got shape {shape_of(vector)}")
-    if made.soft:  # as in torch.nn.CrossEntropyLoss, the mean of distributions is over samples
+    if made.soft:  # as in torch.nn.CrossEntropyLoss, the mean over soft targets divides by the number of samples
         return made._replace(target=made.target * tensors.per_class(vector, made.logits), class_weights=vector)
     return made._replace(class_weights=vector, shares=vector[made.target])
