@@ -8,7 +8,7 @@ from calibrant.cli.console import Parser, check_measuring, open_file, progress, 
 
 EXAMPLE = """\
 Writes a model card section for Hugging Face: metadata (model-index) with accuracy, ECE, NLL and their intervals, a verdict,
-a table, and the reliability diagram, as an image beside it. Start the README.md of your model with it, or copy it there.
+a table and the reliability diagram, which is saved as an image next to it. Use it as your model's README.md, or paste it in.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -20,14 +20,14 @@ example:
 def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Write a model card section.\n\n" + EXAMPLE)
-    options.add_argument("source", metavar="SOURCE", help="A run folder, or a prediction file.")
-    options.option("--out", "--output", metavar="FILE", default="card.md", help="The card to write, an .md.")
-    options.option("--model", metavar="NAME", help="Name of the model; by default that of the folder or file.")
-    options.option("--dataset", metavar="NAME", help="Name of the data set; by default that of the run, or of the file.")
+    options.add_argument("source", metavar="SOURCE", help="A run folder or a prediction file.")
+    options.option("--out", "--output", metavar="FILE", default="card.md", help="The card to write, an .md file.")
+    options.option("--model", metavar="NAME", help="Name of the model; by default the name of the folder or file.")
+    options.option("--dataset", metavar="NAME", help="Name of the data set; by default taken from the run or the file.")
     options.option(
         "--task",
         metavar="TYPE",
-        help="Task in Hugging Face's terms, such as text-classification; by default image-classification, or -segmentation.",
+        help="Hugging Face task, such as text-classification; image-classification or image-segmentation if not given.",
     )
     options.reading_options()
     options.measuring_options()

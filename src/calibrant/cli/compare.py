@@ -38,8 +38,8 @@ def parser() -> Parser:
         nargs="+",
         metavar="FIELD=VALUES",
         default=[],
-        help="Fields to sweep: options of one loss, such as fl.gamma=3,5, options that mean the same in several, such as "
-        "loss.margin=5,10, or any other field, such as optimizer.lr=0.1,0.01.",
+        help="Fields to sweep: an option of one loss, such as fl.gamma=3,5; one that several losses share, such as "
+        "loss.margin=5,10; or any other field, such as optimizer.lr=0.1,0.01.",
     )
     options.option(
         "--metrics", nargs="+", metavar="NAME", default=[], help="Table columns (see calibrant list metrics), or all."

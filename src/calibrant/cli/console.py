@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class _Console(Console):
-    """A console whose reader may leave early, as in ``calibrant evaluate ... | head``: what is left to do is still done."""
+    """A console that survives a closed pipe, as in ``calibrant evaluate ... | head``: the command still finishes."""
 
     def on_broken_pipe(self) -> None:
-        """Print the rest to nowhere."""
+        """Send the rest of the output to the null device."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

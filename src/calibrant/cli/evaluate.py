@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 Predictions are an .npz with arrays logits (or probs) and target, a .csv, .tsv, .jsonl or .parquet with one column per class
 and a label column, two .npy files, or a run folder. The first line of output says how a file was understood. Further files,
-of the same samples, are compared with the first. Nothing is written unless --output, --figure or --report is given; existing
+of the same samples, are compared with the first. Nothing is written unless --out, --figure or --report is given; existing
 files are replaced.
 
 example:

@@ -17,9 +17,9 @@ the largest probability or the energy, before and after temperature scaling. Res
 to predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
 
 OOD data: mnist, fashion-mnist, cifar10, cifar100, svhn (their test sets, converted to the network's size and channels),
-noise (Gaussian), fog:5 (the run's own test images, corrupted; see calibrant shift), CIFAR-10-C/fog:5 (those of the published
-set in the data folder, which fog:5 takes, too, for a run on CIFAR-10), a folder of images, an .npz with an array x, or an
-.npy. For a run on texts, a folder or csv of texts.
+noise (Gaussian), fog:5 (the run's own test images, corrupted; see calibrant shift), CIFAR-10-C/fog:5 (the published images
+in the data folder, which fog:5 also uses for a run on CIFAR-10), a folder of images, an .npz with an array x, or an .npy.
+For a text run, a folder or .csv of texts.
 
 example:
   calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/known

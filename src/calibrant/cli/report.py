@@ -26,14 +26,14 @@ def parser() -> Parser:
     options.option(
         "--temperature",
         metavar="CRITERION",
-        help="What the temperature minimises on the validation predictions: nll or ece; that of the runs if not given.",
+        help="What the temperature minimises on the validation predictions: nll or ece; the runs' own if not given.",
     )
     options.option("--figures", metavar="FOLDER", help="Also write the figures, as .pdf and .png.")
     options.option(
         "--paper",
         metavar="PAPER",
-        help="cals or adafocal: with --figures, write the numbered figures and tables of this paper instead, and say which "
-        "ones need what these runs do not have.",
+        help="cals or adafocal: with --figures, write this paper's numbered figures and tables instead, and say what is "
+        "missing for the others.",
     )
     return options
 

@@ -20,16 +20,16 @@ example:
 
 recipe fields:
   --loss KEY, --loss.OPTION VALUE             the loss and its hyper-parameters, such as --loss.margin 6
-  --KEY.OPTION VALUE                          hyper-parameters of one method, in calibrant compare: --fl.gamma 5
+  --KEY.OPTION VALUE                          hyper-parameters of one loss in calibrant compare, such as --fl.gamma 5
   --model NAME, --model.OPTION VALUE          the network and its options, such as --model.width 32
   --data NAME, --data.root, --data.path, --data.validation, --data.long_tail.ratio, --data.limit, ...
   --optimizer NAME, --optimizer.lr, --optimizer.momentum, --optimizer.betas [0.9,0.95], --optimizer.weight_decay, ...
   --schedule NAME, --schedule.milestones, --schedule.warmup, ...
   --epochs, --batch_size, --augmentation, --select, --seed, --num_bins, ...
-  --curves test                               measure the test part with every validation, for curves only
-  --temperature nll | ece                     what temperature scaling minimises on the validation part
-  --validate_every EPOCHS                     validate, and let adaptive losses adapt, every so many epochs; 0.25 for four
-                                              times in each
+  --curves test                               also measure the test set at every validation, for curves only
+  --temperature nll | ece                     what temperature scaling minimises on the validation set
+  --validate_every EPOCHS                     validate, and let adaptive losses adapt, every EPOCHS epochs; 0.25 is four
+                                              times per epoch
   --trainer.OPTION VALUE                      any option of lightning.Trainer, such as --trainer.devices 2
 """
 
