@@ -1,6 +1,6 @@
-"""Predictions as they are given: the only place that turns arrays, data frames, lists and probabilities into logits.
+"""Predictions as users pass them: the only place that turns arrays, data frames, lists and probabilities into logits.
 
-Everything that measures takes what :class:`Given` describes; what comes out are the :class:`calibrant.tensors.Samples` that
+Every metric takes predictions as :class:`Given` describes them; they become the :class:`calibrant.tensors.Samples` that
 the mathematics works on.
 """
 
@@ -48,14 +48,14 @@ Array: TypeAlias = Tensor | np.ndarray | Sequence[Any] | SupportsArray
 
 
 class Given(TypedDict, total=False):
-    """How predictions are given: options of everything that measures them.
+    """How predictions are passed: the options that all metrics share.
 
     Attributes:
         ignore_index: Label of samples or pixels to ignore, -100 by default.
-        probs: True if they are probabilities, False if they are logits. By default they are assumed to be logits, but
-            refused if all rows are non-negative and add up to 1, as no network's logits do.
-        task: ``"binary"`` if there may be one score for each sample, ``(N,)`` or ``(N, 1, *spatial)``: the logit, or with
-            ``probs=True`` the probability, of class 1 of two. ``"multiclass"`` by default.
+        probs: True if they are probabilities, False if they are logits. By default they are taken as logits, but refused if
+            all rows are non-negative and add up to 1, which real logits never do.
+        task: ``"multiclass"`` by default. ``"binary"`` allows one score per sample, ``(N,)`` or ``(N, 1, *spatial)``: the
+            logit of class 1 or, with ``probs=True``, its probability.
     """
 
     ignore_index: int
@@ -105,7 +105,7 @@ def as_logits(
     kept: Tensor | None = None,
     name: str = "logits",
 ) -> Tensor:
-    """Logits ``(N, K, *spatial)`` of scores given in the way that :class:`Given` describes.
+    """Logits ``(N, K, *spatial)`` from scores as :class:`Given` describes them.
 
     Args:
         scores: What was passed.
@@ -161,7 +161,7 @@ def from_probs(probs: T, tolerance: float | None = None) -> T:
     Args:
         probs: ``(N, K)`` or ``(N, K, *spatial)``, adding up to 1 over dimension 1; probabilities of 0 become -infinity. A
             tensor, an array, a data frame or a list; so is the result.
-        tolerance: How far a sum may be from 1; by default 0.001, or more if values are rounded to two or three digits.
+        tolerance: How far a sum may be from 1; by default 0.001, or more if values look rounded to two or three digits.
 
     Raises:
         ValueError: If a value is not a probability; the message names the first row.
@@ -216,7 +216,7 @@ def _refuse_probabilities(scores: Tensor, kept: Tensor | None, name: str) -> Non
 
 
 def _tolerance(scores: Tensor) -> float:
-    """The same, or more if they look as if printed with two or three digits."""
+    """The same tolerance, or a larger one if values look rounded to two or three digits."""
     if scores.dtype not in (torch.float32, torch.float64) or not scores.numel():
         return rounding(scores)
     for digits in (2, 3):
@@ -230,7 +230,7 @@ def _tolerance(scores: Tensor) -> float:
 
 
 def shown(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function the options of :class:`Given` in its signature, in place of ``**given``, and refuse others."""
+    """Show :class:`Given` in the signature of a function instead of ``**given``, and refuse unknown options."""
     own = inspect.signature(function)
     options = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     shared = [
@@ -379,7 +379,7 @@ def _check_missing(labels: np.ndarray) -> None:
 
 
 def _whole(labels: Tensor) -> Tensor:
-    """Labels that are integers but not of an integer dtype."""
+    """Integer labels stored in another dtype."""
     if bool((labels != labels.round()).any()):
         raise TypeError(wrong_labels(labels))
     return labels.long()

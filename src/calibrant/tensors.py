@@ -1,7 +1,7 @@
 """Logits and labels as the mathematics needs them: checked, masked, in blocks.
 
 Logits have shape ``(N, K, *spatial)`` with the classes in dimension 1, targets have shape ``(N, *spatial)``. Losses take
-tensors of logits; predictions in other forms go through :mod:`calibrant.given` first.
+tensors of logits; predictions in other forms go through :mod:`calibrant.inputs` first.
 
 Nothing is flattened or filtered on the way: dropping ignored pixels would make shapes depend on data (a device
 synchronisation, a graph break in ``torch.compile``), so they are carried along and masked out of every sum.
@@ -161,7 +161,7 @@ def per_class(vector: Tensor, logits: Tensor) -> Tensor:
 
 
 def at_least_single(logits: Tensor) -> Tensor:
-    """``logits`` in float32 if they are in half precision."""
+    """Half-precision ``logits`` in float32, others unchanged."""
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 

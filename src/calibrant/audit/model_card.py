@@ -13,13 +13,13 @@ CARD: Final = ("accuracy", "mean_iou", "debiased_ece", "ece", "nll")
 
 
 def card(audit: Audit, *, dataset: str, task: str, figure: str) -> str:
-    """A model card: metadata (``model-index``) between lines of dashes, then a section about calibration.
+    """A model card: metadata (``model-index``) as YAML front matter, then a section on calibration.
 
     Args:
-        audit: The audit; its name is that of the model.
+        audit: The audit; its name becomes the model's.
         dataset: Name of the data set.
-        task: Task of the model in Hugging Face's terms, such as ``"text-classification"``.
-        figure: Where the reliability diagram is, as seen from the card.
+        task: Hugging Face task, such as ``"text-classification"``.
+        figure: Path of the reliability diagram, relative to the card.
 
     Example:
         >>> import os, tempfile
@@ -51,7 +51,7 @@ def card(audit: Audit, *, dataset: str, task: str, figure: str) -> str:
 
 
 def _metric(audit: Audit, record: Measure) -> dict[str, Any]:
-    """A metric of the model index; what the Hub has no field for, such as the interval, are its arguments."""
+    """A metric of the model index; what the Hub has no field for, such as the interval, goes into its ``args``."""
     interval = audit.intervals.get(record.key)
     arguments: dict[str, Any] = {}
     if record.on in ("bins", "sorted") and record.key != "accuracy":

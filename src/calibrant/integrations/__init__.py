@@ -1,1 +1,1 @@
-"""Calibration inside other libraries: a module for each, which needs the library and is imported by name."""
+"""Calibration in other libraries: one module per library, imported by name, which needs that library installed."""

@@ -12,18 +12,18 @@ from calibrant.losses import METHODS, AdaptiveLoss
 
 transformers: Any = require("transformers", "calibrant.integrations.huggingface")
 
-#: Under this name, trainer_state.json of a checkpoint holds what the loss has learned.
+#: The key in a checkpoint's trainer_state.json under which the learned state of the loss is saved.
 KEY = "calibrant"
 #: Label that transformers ignores.
 IGNORED = -100
 
 
 def loss_function(loss: nn.Module) -> Callable[..., Tensor]:
-    """A loss as the ``compute_loss_func`` of a Trainer, for the classification of sequences, tokens or images.
+    """A loss as the ``compute_loss_func`` of a Trainer, for sequence, token or image classification.
 
-    The Trainer does not divide the loss of a custom function by the accumulation steps, but tells it how many labels there
-    are in all of them, ``num_items_in_batch``. The mean over the n labels of a step times n / ``num_items_in_batch`` adds up
-    to the mean over all steps, so that the gradient is that of one large batch.
+    The Trainer does not divide the loss of a custom function by the number of accumulation steps; instead it passes the
+    number of labels in all of them, ``num_items_in_batch``. The mean over the n labels of each step is multiplied by
+    n / ``num_items_in_batch``: over all steps this adds up to the overall mean, and the gradient is that of one large batch.
 
     Args:
         loss: Any loss of calibrant or PyTorch, with ``reduction="mean"`` and ``ignore_index=-100``.
@@ -71,11 +71,11 @@ def flat(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class AdaptCallback(transformers.TrainerCallback):  # type: ignore[misc]
-    """Lets an adaptive loss observe every evaluation during training, and adapt once at its end.
+    """Lets an adaptive loss observe every evaluation during training and adapt once at the end of each.
 
     Use it together with ``compute_loss_func=loss_function(loss)``, through which evaluation batches reach the loss.
-    ``trainer.evaluate`` and ``trainer.predict`` outside of training teach it nothing. Checkpoints hold what was learned, in
-    ``trainer_state.json``, and ``trainer.train(resume_from_checkpoint=...)`` restores it.
+    It never learns from ``trainer.evaluate`` or ``trainer.predict`` outside training. Its learned state is saved in the
+    ``trainer_state.json`` of checkpoints and restored by ``trainer.train(resume_from_checkpoint=...)``.
 
     Args:
         loss: The loss.
@@ -98,7 +98,7 @@ class AdaptCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._hook: Any = None  # while training
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Restore what a checkpoint holds, and start to observe."""
+        """Restore the loss from a checkpoint, and start observing."""
         del args, control, others
         self._stop()
         saved = state.stateful_callbacks.get(KEY)
@@ -111,7 +111,7 @@ class AdaptCallback(transformers.TrainerCallback):  # type: ignore[misc]
         self._hook = self.loss.register_forward_hook(_observe)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, *, metrics: Mapping[str, Any], **others: Any) -> None:
-        """Adapt, and note what was learned for the next checkpoint."""
+        """Adapt, and record the learned state for the next checkpoint."""
         del args, control, others
         if self._hook is None:
             return
@@ -134,7 +134,7 @@ class AdaptCallback(transformers.TrainerCallback):  # type: ignore[misc]
             self.loss._forget()  # noqa: SLF001
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Observe no more."""
+        """Stop observing."""
         del args, state, control, others
         self._stop()
 
@@ -145,7 +145,7 @@ class AdaptCallback(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 def _observe(loss: nn.Module, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    """After each call of the loss: in an evaluation, there are no gradients."""
+    """Called after each call of the loss; evaluation is recognised by the absence of gradients."""
     del output
     if not torch.is_grad_enabled() and isinstance(loss, AdaptiveLoss):
         loss.observe(*inputs)
@@ -156,10 +156,10 @@ def compute_metrics(
 ) -> Callable[..., dict[str, float]]:
     """The ``compute_metrics`` of a Trainer: accuracy, calibration errors, proper scores.
 
-    With ``batch_eval_metrics=True`` in its arguments, the logits of the evaluation set are never held in memory.
+    With ``batch_eval_metrics=True`` in its arguments, the logits of the whole evaluation set are never held in memory.
 
     Args:
-        loss: The loss; of an adaptive one, the weights of the past epoch are reported as well.
+        loss: The loss; if it is adaptive, the weights of the past epoch are reported as well.
         metrics: Keys of the measures, such as ``["ece", "nll"]``; by default, those of audits.
         num_bins: Number of bins for the binned errors.
 

@@ -1,4 +1,4 @@
-"""PyTorch Lightning: a callback that measures calibration, and lets adaptive losses adapt, in a user's own module."""
+"""PyTorch Lightning: a callback that measures calibration and lets adaptive losses adapt in your own module."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,13 @@ EXPECTED = (
 
 
 class CalibrationCallback(pl.Callback):
-    """Measures calibration in every validation, and lets an adaptive loss observe it and then adapt, once.
+    """Measures calibration in every validation run, and lets an adaptive loss observe it and adapt once.
 
-    The module's ``validation_step`` returns ``{"logits": ..., "target": ...}``. Measures are logged as ``val_ece`` etc.,
-    what the loss learns as ``val_multipliers_mean`` or ``val_gammas_mean``; all of them can be monitored, as by
+    The module's ``validation_step`` returns ``{"logits": ..., "target": ...}``. Metrics are logged as ``val_ece`` etc., the
+    learned weights as ``val_multipliers_mean`` or ``val_gammas_mean``; any of them can be monitored, as in
     ``ModelCheckpoint(monitor="val_ece")``. Loggers that take figures, such as TensorBoard's, get a reliability diagram.
 
-    Nothing is learned or logged in the sanity check, and nothing is learned by ``trainer.validate``. With several
+    Nothing is learned or logged in the sanity check, and nothing is learned in ``trainer.validate``. With several
     processes, measures and statistics are summed over all of them. A loss that is not part of the module is moved to
     its device, and saved with the callback's state.
 
@@ -35,10 +35,10 @@ class CalibrationCallback(pl.Callback):
         loss: The loss that the module trains with; None to measure only.
         metrics: Keys of the measures to log, such as ``["ece", "nll"]``; by default, those of audits.
         num_bins: Number of bins for the binned errors.
-        prefix: Put before the names of everything logged.
-        dataloader: Which of several validation loaders is used.
+        prefix: Prefix of all logged names.
+        dataloader: Index of the validation loader to use.
         figure: Whether to log a reliability diagram.
-        outputs: Gives logits and labels from what ``validation_step`` returned and the batch, if it returns something else.
+        outputs: If ``validation_step`` returns something else: a function of it and the batch that gives logits and labels.
 
     Example:
         >>> from calibrant.integrations.lightning import CalibrationCallback
@@ -125,7 +125,7 @@ class CalibrationCallback(pl.Callback):
         raise TypeError(f"CalibrationCallback needs logits and labels, but validation_step returned {came}; {EXPECTED}")
 
     def _log_figure(self, trainer: "pl.Trainer", result: PanelResult) -> None:
-        """Give a reliability diagram to loggers with the interface of TensorBoard's."""
+        """Send a reliability diagram to loggers with TensorBoard's ``add_figure``."""
         experiments = [getattr(logger, "experiment", None) for logger in trainer.loggers]
         takers: list[Any] = [experiment for experiment in experiments if hasattr(experiment, "add_figure")]
         if not takers:

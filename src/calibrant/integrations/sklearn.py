@@ -1,6 +1,6 @@
 """scikit-learn: calibrators as estimators, a classifier that calibrates another, scorers, and a display.
 
-Everything follows scikit-learn's own conventions: labels of any kind, ``classes_``, ``clone``, pipelines, searches.
+Everything follows scikit-learn's conventions: labels of any type, ``classes_``, ``clone``, pipelines, searches.
 """
 
 from collections.abc import Mapping
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from typing_extensions import Self
 
-#: Methods of classifiers that give scores, in the order in which they are preferred.
+#: Methods of classifiers that give scores, in order of preference.
 RESPONSES = ("decision_function", "predict_log_proba", "predict_proba")
 
 
 class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A calibrator whose features are the scores of a classifier: a column for each class, in the order of ``classes_``.
+    """A calibrator whose features are the scores of a classifier: one column per class, in the order of ``classes_``.
 
     Args:
         method: Key of the calibrator in :data:`calibrant.posthoc.CALIBRATORS`.
         options: Its options.
         probs: Whether the scores are probabilities; otherwise they are logits, or a decision function.
-        classes: The classes in the order of the columns, if they are not the sorted labels that it is fitted on.
+        classes: The classes in the order of the columns; by default the sorted labels passed to ``fit``.
 
     With two classes, a single column may hold the score of the second.
 
@@ -98,7 +98,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier with calibrated probabilities: any classifier of scikit-learn's kind, and any calibrator.
+    """A classifier with calibrated probabilities: any scikit-learn classifier with any calibrator.
 
     With ``cv``, the calibrator is fitted on out-of-fold scores, and the classifier on all data; with ``cv="prefit"``, the
     classifier is used as it is, and the calibrator is fitted on the data passed to ``fit``, which the classifier must not
@@ -110,7 +110,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         options: Its options.
         cv: Number of folds, a splitter, or ``"prefit"``.
         response_method: Where scores come from: ``"decision_function"``, ``"predict_log_proba"`` or ``"predict_proba"``;
-            ``"auto"`` is the first of them that the classifier has.
+            ``"auto"`` picks the first that the classifier has.
 
     Attributes:
         estimator_: The fitted classifier.
@@ -192,7 +192,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
         )
 
     def __sklearn_tags__(self) -> Any:
-        """Those of the classifier, as far as its input goes."""
+        """The classifier's tags about its input."""
         tags = super().__sklearn_tags__()
         tags.input_tags = get_tags(self.estimator).input_tags
         tags.classifier_tags.multi_class = get_tags(self.estimator).classifier_tags.multi_class
@@ -200,7 +200,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
 
 
 def _columns(scores: np.ndarray) -> np.ndarray:
-    """Scores with a dimension of classes, and a finite logarithm of 0."""
+    """Scores with a class dimension, and a finite logarithm of 0."""
     found = np.asarray(scores, dtype=np.float64)
     found = found[:, np.newaxis] if found.ndim == 1 else found
     return np.where(found == -np.inf, ZERO, found)
@@ -232,13 +232,13 @@ def _codes(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def measure(y_true: Any, y_prob: Any, *, key: str = "ece", labels: Any = None, **options: Any) -> float:
-    """A measure of predicted probabilities, with scikit-learn's order of arguments, for ``make_scorer``.
+    """A metric of predicted probabilities, with arguments in scikit-learn's order, for ``make_scorer``.
 
     Args:
         y_true: Labels of any kind.
         y_prob: Probabilities ``(N, K)``, or those of the second of two classes.
         key: Key of the measure, such as ``"ece"``, ``"debiased_ece"``, ``"nll"`` or ``"brier"``.
-        labels: The classes in the order of the columns, if they are not the sorted labels in ``y_true``.
+        labels: The classes in the order of the columns; by default the sorted labels in ``y_true``.
         **options: Options of the measure, such as ``num_bins``.
 
     Example:
@@ -264,9 +264,9 @@ def _read(y_true: Any, y_prob: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
 
 
 class scorer:  # noqa: N801 - called like make_scorer
-    """A scorer for ``cross_val_score``, ``GridSearchCV`` and so on; larger is better, so that errors are negative.
+    """A scorer for ``cross_val_score``, ``GridSearchCV`` and so on; larger is better, so errors are negated.
 
-    Unlike ``make_scorer(measure, ...)``, it knows all classes of the classifier, also those absent from a fold.
+    Unlike ``make_scorer(measure, ...)``, it knows all classes of the classifier, even those absent from a fold.
 
     Args:
         key: Key of the measure, such as ``"ece"``, ``"debiased_ece"``, ``"nll"`` or ``"brier"``.

@@ -24,13 +24,13 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 class Calibration(Callback):  # type: ignore[misc]
-    """Measures calibration on the held-out data of each epoch, and lets an adaptive criterion observe it and adapt.
+    """Measures calibration on the held-out data after each epoch, and lets an adaptive criterion observe it and adapt.
 
-    Measures, and the multipliers or gammas, are recorded in the net's history as ``valid_ece`` and so on. Put it before
-    callbacks that monitor these, and before ``Checkpoint``, so that it saves what was just learned.
+    Metrics, and the multipliers or gammas, are recorded in the net's history as ``valid_ece`` and so on. List it before
+    callbacks that monitor these, and before ``Checkpoint``, so that checkpoints hold the latest learned state.
 
     Args:
-        metrics: Keys of the measures to record, None for all those of audits.
+        metrics: Keys of the metrics to record; None for those of an audit.
         num_bins: Number of bins for the binned errors.
 
     Example:

@@ -1,4 +1,4 @@
-"""timm: a training task that measures calibration, and saves and adapts an adaptive loss."""
+"""timm: a training task that measures calibration, and adapts and saves an adaptive loss."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,10 +13,10 @@ timm_task: Any = require("timm.task", "calibrant.integrations.timm")
 
 
 class CalibratedTask(timm_task.ClassificationTask):  # type: ignore[misc]
-    """A ``timm.task.ClassificationTask`` that knows calibrant's losses.
+    """A ``timm.task.ClassificationTask`` that supports calibrant's adaptive losses.
 
-    Trains like its parent, also on the soft targets of timm's ``Mixup``; :meth:`validate` measures calibration and lets an
-    adaptive loss observe the validation set and adapt; checkpoints of the task hold what the loss has learned.
+    Trains like its parent, including on the soft targets of timm's ``Mixup``; :meth:`validate` measures calibration and lets
+    an adaptive loss observe the validation set and adapt; checkpoints of the task include the learned state of the loss.
 
     Args:
         model: The network.
@@ -43,7 +43,7 @@ class CalibratedTask(timm_task.ClassificationTask):  # type: ignore[misc]
         Args:
             batches: The validation set, such as a loader.
             adapt: Whether the loss learns; False for a test set.
-            ema: Use the average of the weights, if there is one. The loss should learn from the weights that are trained.
+            ema: Measure the EMA weights, if there are any. The loss should learn from the trained weights, not from these.
 
         Returns:
             ``panel``, the :class:`calibrant.metrics.PanelResult`, and ``scalars``, plain floats for loggers.

@@ -1,4 +1,4 @@
-"""What the callbacks of all hosts do in a validation: measure, observe, adapt."""
+"""What all integrations do in a validation run: measure, observe, adapt."""
 
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -74,11 +74,11 @@ class Validation:
         self._panel.update(logits if self.loss is None else predictive(self.loss, logits), target)
 
     def finish(self, *, adapt: bool = True, sync: bool = True) -> Found:
-        """The result, after which everything starts over.
+        """Return the result, and start over.
 
         Args:
             adapt: Whether an adaptive loss learns from what it observed; a collective call.
-            sync: Whether the result is that over all processes, a collective call, or of this process alone.
+            sync: Whether the result covers all processes, a collective call, or this process alone.
         """
         panel, self._panel = self._panel, None
         # A process without samples does not know the number of classes.

@@ -1,4 +1,4 @@
-"""Equal-mass bins of training and validation samples, over the epochs of a training."""
+"""Equal-mass bins of training and validation samples over the epochs of a run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,20 +33,20 @@ SERIES: Final[tuple[tuple[Part, Label, Binning], ...]] = (
     ("train", "top", "common"),
     ("train", "true", "common"),
 )
-#: Logits that wait until they are measured, all at once, which is faster than batch by batch.
+#: Logits buffered before they are measured together, which is faster than batch by batch.
 WAITING: Final = 2**22
-#: Samples whose confidences are kept; with more, or with several processes, they are added up on the fine grid.
+#: Maximum number of confidences that are kept; beyond it, or with several processes, they are binned on the fine grid.
 EXACT: Final = 2**20
-#: Largest number of pixels of a batch of segmented images that are measured: neighbours say much the same.
+#: Maximum number of pixels measured per batch in segmentation: neighbouring pixels are nearly redundant.
 PIXELS: Final = 2**16
 
 
 class BinRecorder:
     """Bins the confidences of training and validation batches, in constant memory.
 
-    Up to a million samples, bins are exact. More, or those of several processes, are added up on the fine grid
-    (:class:`calibrant.metrics.estimators.Grid`), and bins are made of its steps. Of segmented images, an even grid of at
-    most 65,536 pixels per batch is measured.
+    Bins are exact for up to a million samples. Beyond that, or with several processes, confidences are binned on the fine
+    grid (:class:`calibrant.metrics.estimators.Grid`), and its cells are merged into bins. In segmentation, a regular grid
+    of at most 65,536 pixels per batch is measured.
 
     Args:
         num_bins: Number M of bins.
@@ -123,7 +123,7 @@ class BinRecorder:
             self._measure(part)
 
     def _measure(self, part: Part) -> None:
-        """Add what waits to the sums."""
+        """Measure the buffered logits."""
         waiting = self._waiting[part]
         if not waiting:
             return
@@ -133,14 +133,14 @@ class BinRecorder:
         shares = logits.log_softmax(dim=1)
         top, prediction = shares.max(dim=1)
         true = shares.gather(1, target.unsqueeze(1)).squeeze(1)
-        kept = kept & ~top.isnan()  # half precision may overflow, and the step is then skipped
+        kept = kept & ~top.isnan()  # half precision may overflow; that training step is skipped
         correct = (prediction == target)[kept].cpu()
         self._kept[part].append((top[kept].cpu().exp().clamp(max=1), true[kept].cpu().exp().clamp(max=1), correct))
         if sum(len(own) for own, _, _ in self._kept[part]) > EXACT:
             self._add_up(part)
 
     def _add_up(self, part: Part) -> None:
-        """Move what is kept to the fine grid."""
+        """Move the confidences to the fine grid."""
         for label, outcomes in self._outcomes(part).items():
             sums = self._sums.setdefault((part, label), BinStatistics.zeros(Grid.size))
             sums.add_(Grid.sums(outcomes))
@@ -152,7 +152,7 @@ class BinRecorder:
         return {"top": Outcomes(top, correct), "true": Outcomes(true, correct)}
 
     def _ordered(self, part: Part) -> dict[tuple[Part, Label], SortedOutcomes]:
-        """All outcomes of a part, of all processes."""
+        """All outcomes of a part, from all processes."""
         if world_size() == 1 and (part, "top") not in self._sums:
             return {(part, label): sort_outcomes(outcomes) for label, outcomes in self._outcomes(part).items()}
         self._add_up(part)
@@ -161,7 +161,7 @@ class BinRecorder:
 
 
 def equal_mass_bounds(ordered: SortedOutcomes, num_bins: int) -> Tensor:
-    """Upper ends of all equal-mass bins but the last: the confidences at ranks floor(k N / M); NaN without samples."""
+    """Inner edges of equal-mass bins: the confidences at ranks floor(k N / M); NaN without samples."""
     total = int(ordered.total)
     if not total:
         return ordered.confidence.new_full((num_bins - 1,), torch.nan)
@@ -221,7 +221,7 @@ class EpochBins:
 
     @staticmethod
     def from_rows(rows: Sequence[Mapping[str, Tensor]], epochs: Sequence[float]) -> "EpochBins":
-        """From what :meth:`BinRecorder.take` gave."""
+        """From the rows that :meth:`BinRecorder.take` returned."""
         arrays = {name: torch.stack([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
         return EpochBins(np.asarray(epochs, dtype=np.float64), **arrays)
 

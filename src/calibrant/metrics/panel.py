@@ -121,7 +121,7 @@ class PanelResult:
         return {record.key: self[record.key] for record in ranked(rank, dense=dense) if self.has(record)}
 
     def scalars(self) -> dict[str, float]:
-        """The measures of audits as plain floats, for loggers and data frames; without those of segmentation."""
+        """The metrics of an audit as plain floats, for loggers and data frames; segmentation metrics are left out."""
         return self.values(3, dense=False)
 
     def standard_error(self, record: Measure) -> float:
