@@ -105,7 +105,7 @@ def bin_statistics(confidence: Tensor, correct: Tensor, edges: Tensor) -> BinSta
 
 
 def sums_by(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> BinStatistics:
-    """Sums over samples by bin ``index``, from 0 to ``size`` - 1; ``correct`` is true or false, or how probably."""
+    """Sums over samples by bin ``index``, from 0 to ``size`` - 1; ``correct`` is boolean, or a probability."""
     return BinStatistics(
         counts=torch.bincount(index, minlength=size),
         # Not bincount with weights: without samples it returns integers, which cannot be added to other processes' floats.

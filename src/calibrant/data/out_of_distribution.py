@@ -42,8 +42,8 @@ def unknown(
         name: The test part of mnist, fashion-mnist, cifar10, cifar100 or svhn; ``noise`` for pixels drawn from a Gaussian of
             mean 0.5 and standard deviation 1, clipped to [0, 1]; ``CORRUPTION:SEVERITY``, such as ``fog:5``, for the data
             set's own test images, corrupted, or the published ones if CIFAR-10-C or CIFAR-100-C is in the data folder;
-            ``CIFAR-10-C/fog:5`` for these in any case; a folder of images; an .npz with an array ``x`` or ``test_x``; an
-            .npy. For texts, a folder or csv of texts.
+            ``CIFAR-10-C/fog:5`` always means the published ones; a folder of images; an .npz with an array ``x`` or
+            ``test_x``; an .npy. For a text run, a folder or .csv of texts.
         like: The data set the network was trained on.
         root: Data folder.
         size: Side of the network's images, for a data set that is read from files.

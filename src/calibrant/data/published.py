@@ -28,7 +28,7 @@ class Published(NamedTuple):
 
     @staticmethod
     def find(name: str, data: str, root: str | Path | None) -> "Published | None":
-        """The images that ``fog:5`` names if the set of a data set is there, and ``CIFAR-10-C/fog:5`` in any case."""
+        """The published images that ``fog:5`` (if the data set has them) or ``CIFAR-10-C/fog:5`` refers to."""
         kind, colon, text = name.partition(":")
         if not colon and not kind.endswith(".npy"):
             return None
@@ -63,7 +63,7 @@ class Published(NamedTuple):
 
 
 def published_set(data: str, root: str | Path | None) -> Path | None:
-    """The folder of the published set of a data set, if it is there."""
+    """The folder with the published corruptions of a data set, if present."""
     folder = data_root(root) / PUBLISHED[data] if data in PUBLISHED else None
     return folder if folder is not None and (folder / "labels.npy").exists() else None
 

@@ -11,7 +11,7 @@ from calibrant.checks import one_of
 from calibrant.metrics.epochs import Binning, EpochBins, Label
 from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
 
-#: Rows of panels by name: what each draws, as (title of the axis, kinds of lines).
+#: Rows of panels by name: (axis title, kinds of lines).
 ROWS: Final = {
     "error": ("confidence - accuracy, %", ("validation",)),
     "confidence": ("mean confidence", ("train", "validation")),
@@ -20,7 +20,7 @@ ROWS: Final = {
     "edges": ("edges of the bin", ("lower", "upper")),
     "gamma": ("gamma", ("gamma",)),
 }
-#: How kinds of lines are told apart, and what the legend says.
+#: Line style and legend entry of each kind of line.
 STYLES: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "train": ({"linestyle": "-"}, "training confidence"),
     "validation": ({"linestyle": "-", "linewidth": 0.6, "marker": "*", "markersize": 4}, "validation confidence"),
@@ -29,7 +29,7 @@ STYLES: Final[dict[str, tuple[dict[str, Any], str]]] = {
     "top": ({"linestyle": ":"}, "of the predicted class"),
 }
 PLAIN: Final[dict[str, Any]] = {"linestyle": "-"}
-#: Bins drawn next to each other.
+#: Maximum number of bins side by side.
 ACROSS: Final = 5
 
 
@@ -73,7 +73,7 @@ class BinCurves(Figure):
         binning: Binning = "common",
         gammas: Mapping[str, np.ndarray] | None = None,
     ) -> "BinCurves":
-        """From the bins of runs, by method; the mean over runs is drawn, over the epochs that all of them have.
+        """From the bins of runs, by method; draws the mean over runs, for the epochs that all of them have.
 
         Args:
             runs: Bins of the runs of each method.
@@ -81,7 +81,7 @@ class BinCurves(Figure):
                 (the same and validation accuracy), ``"labels"`` (training confidence by true and predicted class),
                 ``"edges"`` and ``"gamma"``.
             bins: Bins to show, by default the first, the middle and the last.
-            label: Which probability of training samples is shown: of the true or of the predicted (``"top"``) class.
+            label: Which probability of training samples to show: of the true or of the predicted (``"top"``) class.
             binning: Training samples in the bins of the validation samples (``"common"``) or in their own.
             gammas: ``(T, M)`` gammas of the methods that have them, for the row of that name.
         """
@@ -123,7 +123,7 @@ class BinCurves(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw at most five bins next to each other, each with its rows of panels."""
+        """Draw up to five bins side by side, each with its rows of panels."""
         across = min(ACROSS, len(self.bins))
         blocks, rows = -(-len(self.bins) // across), list(self.rows)
         height = blocks * len(rows)
@@ -165,7 +165,7 @@ class BinCurves(Figure):
         ax.xaxis.set_major_locator(MaxNLocator(3, integer=True))
 
     def _legend(self, ax: Axes) -> None:
-        """Methods by colour, kinds of lines by style."""
+        """Legend: colours for methods, line styles for kinds of lines."""
         handles = [Line2D([], [], color=COLOURS[i % len(COLOURS)], label=name) for i, name in enumerate(self.names)]
         kinds = list(
             dict.fromkeys(kind for row, own in self.rows.items() if row != "error" for kind in own if kind in STYLES)
@@ -175,7 +175,7 @@ class BinCurves(Figure):
 
 
 def _quantity(bins: EpochBins, what: tuple[str, str], how: tuple[Label, Binning]) -> np.ndarray:
-    """What a line draws, ``(T, M)``."""
+    """The values of a line, ``(T, M)``."""
     row, kind = what
     label, binning = how
     validation = bins.of("validation")

@@ -55,7 +55,7 @@ class MultiplierPath(Figure):
 
     @classmethod
     def from_history(cls, epochs: np.ndarray, multipliers: np.ndarray, names: Sequence[str] = ()) -> "MultiplierPath":
-        """From multipliers by epoch and class; ``names`` are those of all classes, if they are to be kept."""
+        """From multipliers by epoch and class; ``names`` are the class names, if they are to be kept."""
         path = np.asarray(multipliers, dtype=float)
         return cls(
             epochs=np.asarray(epochs).tolist(),
@@ -84,7 +84,7 @@ class MultiplierPath(Figure):
     @staticmethod
     @styled
     def side_by_side(methods: "Mapping[str, Sequence[MultiplierPath]]") -> Canvas:
-        """Several losses next to each other on the same axes: all runs over epochs, and below, each class at the end."""
+        """Several losses side by side with shared axes: all runs over epochs and, below, the final value of each class."""
         figure, axes = plt.subplots(2, len(methods), figsize=(0.6 + 2.6 * len(methods), 4.0), squeeze=False, sharey="row")
         for (name, runs), (above, below) in zip(methods.items(), axes.T, strict=True):
             for number, run in enumerate(runs):
@@ -172,12 +172,12 @@ class GammaPath(Figure):
 
 @dataclass(frozen=True, repr=False)
 class MetricPath(Figure):
-    """Measures over epochs, a line for each method with the standard deviation over runs (CALS Fig. 3a, AdaFocal Fig. 4).
+    """Metrics over epochs, one line per method with the standard deviation over runs (CALS Fig. 3a, AdaFocal Fig. 4).
 
     Attributes:
         names: Names of the methods.
         epochs: Epochs of each method.
-        values: For each measure, by its key, and for each method: the values of each run, by epoch, fractions.
+        values: By metric key and method, the values of each run over epochs, as fractions.
         part: What was measured, such as ``"validation"``.
 
     Example:
@@ -198,7 +198,7 @@ class MetricPath(Figure):
         keys: Sequence[str] = ("ece", "accuracy"),
         part: str = "validation",
     ) -> "MetricPath":
-        """From the columns of the histories of each method's runs, where all of them were measured."""
+        """From the history columns of each method's runs, at the epochs where all of them were measured."""
         prefix = "test_" if part == "test" else ""
         columns = {key: prefix + ("accuracy" if key == "error" else key) for key in keys}
         values: dict[str, list[list[list[float]]]] = {key: [] for key in keys}
@@ -214,7 +214,7 @@ class MetricPath(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw one measure above the other."""
+        """Draw one panel per metric, stacked."""
         rows = len(self.values)
         ax = new_axes(4.2, 0.4 + 1.6 * rows) if ax is None else ax
         shown = panels(ax, rows, 1, gap=0.2 / max(2, rows))

@@ -19,7 +19,7 @@ class PenaltyShapes(Figure):
     Attributes:
         name: Name of the penalty.
         z: Values of the constraint.
-        by_rho: P at these values for each rho, with the multiplier in its label.
+        by_rho: P at these values for each rho, by label.
         by_multiplier: The same for each multiplier.
 
     Example:
@@ -80,7 +80,7 @@ class FocalShapes(Figure):
     Attributes:
         accuracy: Accuracy of the validation bin that the probabilities lie in.
         p: Probabilities of the true class.
-        losses: Losses at these, by name.
+        losses: Losses at these probabilities, by name.
 
     Example:
         >>> from calibrant.plots import FocalShapes
@@ -94,7 +94,7 @@ class FocalShapes(Figure):
 
     @classmethod
     def of(cls, *, accuracy: float = 0.8, scales: Sequence[float] = (5, 20, 100), gamma: float = 3.0) -> "FocalShapes":
-        """Losses of samples that all lie in one bin of the given accuracy."""
+        """Losses of samples in a bin of the given accuracy."""
         p = torch.linspace(0.005, 0.995, 199, dtype=torch.float64)
         logits, target = torch.stack([p.log(), (1 - p).log()], dim=1), torch.zeros(len(p), dtype=torch.int64)
         accuracies, edges = torch.tensor([accuracy]).double(), torch.zeros(0).double()
@@ -107,7 +107,7 @@ class FocalShapes(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a line for each loss, and the accuracy."""
+        """Draw one line per loss, and mark the accuracy."""
         ax = new_axes(3.6, 2.6) if ax is None else ax
         ax.axvline(self.accuracy, color=GREY, linewidth=0.8, linestyle=":", label=f"accuracy {self.accuracy:g}")
         for i, (name, values) in enumerate(self.losses.items()):

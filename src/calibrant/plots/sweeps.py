@@ -13,14 +13,14 @@ from calibrant.plots.base import COLOURS, GREY, ORANGE, Figure, new_axes, panels
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Figure):
-    """Measures against an option, a line for each method with the standard deviation over seeds (CALS Figure 3c).
+    """Metrics against an option, one line per method with the standard deviation over seeds (CALS Figure 3c).
 
     Attributes:
-        option: The option on the horizontal axis.
+        option: The option on the x-axis.
         names: Names of the methods.
-        points: The option's values for each method; none for a method without the option, drawn as a horizontal line.
-        values: For each measure, by its key, and for each method, the values over seeds at each point, fractions; a method
-            without the option has one list.
+        points: The option's values for each method; empty for a method without it, drawn as a horizontal line.
+        values: By metric key and method, the values over seeds at each point, as fractions; a method without the option has
+            one list.
 
     Example:
         >>> from calibrant.plots import Sweep
@@ -35,7 +35,7 @@ class Sweep(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a panel for each measure, two in a row."""
+        """Draw one panel per metric, two per row."""
         columns = min(2, len(self.values))
         rows = -(-len(self.values) // columns)
         ax = new_axes(2.7 * columns, 0.35 + 1.75 * rows) if ax is None else ax
@@ -68,13 +68,13 @@ class Sweep(Figure):
 
 @dataclass(frozen=True, repr=False)
 class SweepMap(Figure):
-    """Means of measures over two options, as heat maps of one method.
+    """Mean metrics of one method over two options, as heat maps.
 
     Attributes:
         name: Name of the method.
-        options: The options: down, and across.
+        options: The options: rows, then columns.
         points: The values of each.
-        values: For each measure, by its key, the values over seeds for each pair of points; empty where there is no run.
+        values: By metric key, the values over seeds for each pair of points; empty where there is no run.
 
     Example:
         >>> from calibrant.plots import SweepMap
@@ -89,7 +89,7 @@ class SweepMap(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a map for each measure, two in a row; the best value is framed."""
+        """Draw one heat map per metric, two per row; the best value is framed."""
         columns = min(2, len(self.values))
         rows = -(-len(self.values) // columns)
         down, across = (len(own) for own in self.points)
@@ -120,7 +120,7 @@ class SweepMap(Figure):
 
     @staticmethod
     def _write(ax: Axes, means: np.ndarray, image: Any, digits: int) -> None:
-        """Write each mean into its field, in a colour that stands out."""
+        """Write each mean into its cell, in a contrasting colour."""
         for (y, x), value in np.ndenumerate(means):
             if not math.isnan(value):
                 red, green, blue, _ = image.cmap(image.norm(value))
@@ -130,7 +130,7 @@ class SweepMap(Figure):
 
 @dataclass(frozen=True)
 class Scale:
-    """Where the values of an option are drawn: by value, by its logarithm if they span decades, or evenly with infinity.
+    """The axis of an option: linear, logarithmic if its values span decades, or evenly spaced if one is infinite.
 
     Attributes:
         points: All values, sorted.

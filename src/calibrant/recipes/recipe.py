@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from calibrant.losses import Loss
 
 FOLDER = Path(__file__).parent
-#: Fields that affect where and how fast a run trains, or which of its results are shown, not what it learns: a run can be
-#: resumed when they change. Of the trainer's options, these are the ones known to change nothing but rounding; a run stopped
-#: by max_time is not finished.
+#: Fields that affect where and how fast a run trains, or which of its results are shown, but not what it learns: a run can
+#: be resumed when they change. The trainer's options listed here are known to change nothing but rounding; a run stopped by
+#: max_time is not finished.
 CIRCUMSTANCES = (
     *(("about",), ("temperature",), ("data", "root"), ("data", "workers"), ("data", "download")),
     *(("trainer", name) for name in ("accelerator", "devices", "num_nodes", "strategy", "logger", "log_every_n_steps")),
@@ -155,8 +155,8 @@ class Optimizer:
         momentum: Momentum of sgd.
         weight_decay: L2 penalty, or decoupled decay of adamw.
         nesterov: Nesterov momentum for sgd.
-        betas: Decay rates of adam's and adamw's averages of the gradient and its square.
-        eps: What adam and adamw add to the denominator.
+        betas: Decay rates of the moving averages of the gradient and its square in adam and adamw.
+        eps: Term that adam and adamw add to the denominator for numerical stability.
         decay_all: Also decay biases and normalisation weights.
     """
 
@@ -211,12 +211,12 @@ class Recipe:
         augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
             random erasing) or segmentation (crop, flip and colour jitter of images with masks).
         validate_every: Epochs between validations, each of which also updates adaptive losses; a fraction, such as 0.25, for
-            several in an epoch, the last at its end.
-        curves: What is measured with each validation: validation, or test for the test part as well, for curves alone; it is
-            never used to select anything.
+            several per epoch, the last one at its end.
+        curves: What is measured at each validation: validation, or test to measure the test set as well, for curves only; it
+            is never used to select anything.
         select: Which checkpoint is reported: last, or the best by a measure on the validation part, such as accuracy or nll.
-        temperature: What the temperature of temperature scaling minimises on the validation part: nll, or ece on the papers'
-            grid 0.1, 0.2, ..., 10. Results hold both.
+        temperature: What temperature scaling minimises on the validation set: nll, or ece on the papers' grid 0.1, 0.2, ...,
+            10. Results hold both.
         num_bins: Number of bins for the calibration errors.
         seed: Seed of weights, order and augmentation.
         trainer: Options of lightning.Trainer, such as devices, strategy, precision or gradient_clip_val.
@@ -305,7 +305,7 @@ class Recipe:
     def difference(self, other: "Recipe") -> str:
         """The first field that differs in another recipe, or "".
 
-        Circumstances, such as the number of workers, and hyper-parameters of other losses than the run's are ignored.
+        Circumstances, such as the number of workers, and hyper-parameters of losses other than the run's are ignored.
         """
         mine, theirs = (_flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
         for path in dict.fromkeys([*mine, *theirs]):

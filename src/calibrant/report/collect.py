@@ -28,14 +28,14 @@ CLASSES = 200
 #: Columns of the history that are plotted.
 CURVES = ("ece", "accuracy", "adaptive_ece", "classwise_ece", "nll")
 HISTORY = ("epoch", "train_loss", "validation_loss", *CURVES, *(f"test_{key}" for key in CURVES))
-#: Training confidences by bin that the page shows, beside confidences and accuracies of the validation bins.
+#: Training confidences by bin that the page shows next to the confidence and accuracy of the validation bins.
 PATHS: dict[str, tuple[Binning, Label]] = {
     "common, true": ("common", "true"),
     "common, top": ("common", "top"),
     "independent, true": ("independent", "true"),
     "independent, top": ("independent", "top"),
 }
-#: Maximum number of points of a curve of bins on the page.
+#: Maximum number of points per bin curve on the page.
 POINTS = 60
 
 
@@ -68,7 +68,7 @@ class Source:
 
     @staticmethod
     def of_run(run: Run, criterion: Criterion | None = None) -> "Source":
-        """From a run folder; after scaling with the temperature by a criterion, if not the run's own."""
+        """From a run folder; with the temperature by another criterion than the run's own, if given."""
         same = criterion in (None, run.result.criterion)
         run = run if criterion is None else replace(run, result=run.result.scaled_by(criterion))
         audits = {stage: run.result.at(stage) for stage in STAGES}
@@ -83,7 +83,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What tells it from other runs of its method."""
+        """What distinguishes it from other runs of its method."""
         return f"seed {self.run.recipe.seed}" if self.run else ""
 
 
@@ -257,7 +257,7 @@ def _method(name: str, sources: Sequence[Source], keys: Sequence[str]) -> dict[s
 
 
 def _by_other_criterion(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Mean temperature by the criterion that the table does not use, and the ECE after scaling with it."""
+    """Mean temperature by the criterion that the table does not use, and the ECE after scaling by it."""
     results = [run.result for run in runs]
     temperatures = [r.other_temperature for r in results if r.other_temperature is not None]
     errors = [r.test_after_other["ece"] for r in results if r.test_after_other is not None]
@@ -320,7 +320,7 @@ def _gammas(source: Source) -> dict[str, Any]:
 
 
 def _paths(runs: Sequence[EpochBins]) -> dict[str, Any] | None:
-    """Bins over epochs, means over runs, at no more points than the page can use."""
+    """Bins over epochs, averaged over runs and thinned out to the points that the page can use."""
     if not runs:
         return None
     length = min(len(own.epochs) for own in runs)

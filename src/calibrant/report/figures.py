@@ -59,7 +59,7 @@ def figures(found: Collected, content: dict[str, Any]) -> dict[str, Any]:
     return {**drawn, **found.sweeps}
 
 
-# Each figure is drawn if the runs have what it needs; else there is none.
+# Each figure is drawn only if the runs have the data for it.
 
 
 def accuracy_vs_ece(found: Collected) -> AccuracyVsECE | None:
@@ -102,7 +102,7 @@ def curves(found: Collected, keys: Sequence[str], part: str) -> MetricPath | Non
 
 
 def bins(found: Collected, rows: Sequence[str], **options: Any) -> BinCurves | None:
-    """Bins over epochs, of the methods that have them; those of another number of bins than the first are left out."""
+    """Bins over epochs, of the methods that have them; those with another number of bins than the first are left out."""
     runs = {name: [own.bins for own in sources if own.bins is not None] for name, sources in found.methods.items()}
     runs = {name: own for name, own in runs.items() if own}
     if not runs:

@@ -73,12 +73,12 @@ class Report:
         """Write the numbered figures (.pdf, .png) and tables (.md) of a paper.
 
         Args:
-            folder: Where to.
+            folder: Output folder.
             paper: ``"cals"`` or ``"adafocal"``.
             force: Overwrite existing files.
 
         Returns:
-            The files written; and the figures and tables that need what these runs do not have, with commands for it.
+            The files written, and the figures and tables for which these runs lack data, with commands that produce it.
         """
         return write_paper(Path(folder), self.found, paper, self.place, force=force)
 

@@ -1,6 +1,6 @@
 """The numbered figures and tables of the papers, drawn from any study.
 
-:data:`ITEMS` lists them: which drawing, with which options, and the command whose study has what it needs.
+:data:`ITEMS` lists them: how each is drawn, with which options, and a command for a study that has the data.
 """
 
 import inspect
@@ -34,9 +34,9 @@ class Item:
         title: What it shows.
         drawing: How it is drawn, a key of :data:`DRAWINGS`.
         options: Options of the drawing.
-        needs: What a study must have for it; empty if nothing.
-        command: A command that makes such a study; ``{recipe}`` and ``{study}`` are filled in.
-        having: The loss, and its options, that one of the methods must have.
+        needs: What a study must have for it; empty if any study will do.
+        command: A command that runs such a study; ``{recipe}`` and ``{study}`` are filled in.
+        having: The loss and options that one of the methods must have.
     """
 
     number: str
@@ -245,11 +245,11 @@ ITEMS: Final[dict[str, tuple[Item, ...]]] = {
 
 
 class Missing(NamedTuple):
-    """What cannot be drawn.
+    """A figure or table that cannot be drawn.
 
     Attributes:
         item: The figure or table.
-        command: The command whose study would have what it needs.
+        command: A command for a study that has the data.
     """
 
     item: Item
@@ -265,10 +265,10 @@ def write_paper(
     """Write the figures (.pdf and .png) and tables (.md) of a paper that can be drawn.
 
     Args:
-        folder: Where to.
+        folder: Output folder.
         found: What a report collected.
         paper: ``"cals"`` or ``"adafocal"``.
-        study: Folder of the study, for the commands that would make what is missing.
+        study: Folder of the study, used in the commands for missing items.
         force: Overwrite existing files.
 
     Returns:
@@ -311,7 +311,7 @@ def _has(item: Item, runs: Sequence[Run]) -> bool:
 
 
 def _both_curves(found: Collected, keys: Sequence[str], loss: str) -> MetricPath | None:
-    """Validation and test curves of a loss with several options; each has one line for either."""
+    """Validation and test curves of a loss with several options: two lines for each."""
     own = {
         name: sources
         for name, sources in found.methods.items()
@@ -436,7 +436,7 @@ def _markdown(found: Collected, values: Mapping[str, Mapping[tuple[str, Stage], 
     return "\n".join(lines) + "\n"
 
 
-#: How figures and tables are drawn: functions of what a report collected, which return None if it does not have enough.
+#: How figures and tables are drawn: functions of what a report collected, which return None if data are missing.
 DRAWINGS: Final[dict[str, Callable[..., Any]]] = {
     "accuracy_vs_ece": accuracy_vs_ece,
     "bars": bars,

@@ -23,16 +23,16 @@ class Line(NamedTuple):
     rows: list[tuple[dict[str, float], Summary]]
 
     def swept(self) -> dict[str, list[float]]:
-        """Options that take several values, and these."""
+        """Options that take several values, with the values."""
         found = {name: sorted({options[name] for options, _ in self.rows}) for name in self.rows[0][0]}
         return {name: points for name, points in found.items() if len(points) > 1}
 
 
 def sweeps(result: StudyResult) -> dict[str, Sweep | SweepMap]:
-    """Figures of a study's numeric options by name of their files; methods without options are drawn for comparison.
+    """Figures of a study's numeric options, by file name; methods without options are drawn for comparison.
 
-    One option is drawn as lines, two as a heat map for each method; of three or more, the one with the most values is drawn,
-    with a line for each combination of the others.
+    One option is drawn as lines, two as a heat map for each method. With three or more, the one with the most values is on
+    the x-axis, with a line for each combination of the others.
     """
     keys = [key for key in SWEPT if all(key in row.before for row in result.summaries)]
     alone, drawn, maps = list[Line](), dict[str, list[Line]](), list[SweepMap]()

@@ -442,7 +442,7 @@ class StudyFolder:
         return self.path / f"{file_name(name)}.png"
 
     def drop_sweeps(self) -> None:
-        """Delete the figures of swept options, which another command may have named differently."""
+        """Delete the figures of swept options: another command may name them differently."""
         for path in self.path.glob("sweep*.png"):
             path.unlink()
 

@@ -40,7 +40,7 @@ class RunResult:
         test_after_temperature: The test predictions after scaling with it.
         criterion: What the temperature minimises: ``"nll"`` or ``"ece"``.
         other_temperature: The temperature by the other criterion; None in older runs.
-        test_after_other: The test predictions after scaling with that one.
+        test_after_other: The test predictions after scaling by it.
     """
 
     recipe: str
@@ -287,7 +287,7 @@ class Summary:
         temperatures: One per seed.
         p_values: By measure, of no difference from the first method; over seeds, or over test samples if there is one.
         differences: By measure, the first method's minus this one's: difference, low, high.
-        others: Values after scaling with the temperature by the other criterion; empty if a run has none.
+        others: Values after temperature scaling by the other criterion; empty if a run has none.
         other_temperatures: These temperatures, one per seed.
     """
 

@@ -27,7 +27,7 @@ class Job:
         recipe: Its recipe.
         folder: Its folder.
         base: Name of the method without the varied options.
-        options: The varied options and their values, as texts.
+        options: The swept options and their values, as text.
     """
 
     method: str
@@ -47,8 +47,8 @@ def plan(
 ) -> list[Job]:
     """Every recipe and loss with every combination of options and every seed.
 
-    Jobs are ordered by seed, so that a study that is cut short can still compare methods. ``fl.gamma`` varies the runs of
-    one loss, ``loss.margin`` those of every loss that has a margin; a loss without the option is run once.
+    Jobs are ordered by seed, so that a study that is cut short can still compare methods. ``fl.gamma`` is swept for one
+    loss, ``loss.margin`` for every loss that has a margin; a loss without the option is run once.
 
     Args:
         recipes: Recipes; if there are several, method names start with the recipe's.
@@ -83,7 +83,7 @@ class _Varied(NamedTuple):
 
     Attributes:
         field: Its path in a recipe.
-        short: Its name in those of methods.
+        short: Its name within method names.
         values: The values.
         losses: The losses that it belongs to; None if it is not an option of a loss.
     """
@@ -109,7 +109,7 @@ class _Varied(NamedTuple):
         return _Varied(field, SHORT.get(field, field), values, None)
 
     def named(self, loss: str) -> str:
-        """Its name on an axis, which says whose it is if it means something else in other losses."""
+        """Its name on an axis, with the loss if it means something else in other losses."""
         return self.short if self.losses is None or self.short in SHARED else f"{loss}.{self.short}"
 
     def concerns(self, loss: str) -> bool:
@@ -128,7 +128,7 @@ def _takers(option: str, losses: Sequence[str]) -> list[str]:
         raise InputError(
             f"loss.{option} means something else in each of {', '.join(ours)}; name the loss: {', '.join(others)} or {last}"
         )
-    return having or list(losses)  # if there is only one loss, the check of its recipe says what it has
+    return having or list(losses)  # with a single loss, checking its recipe says which options it has
 
 
 def _takes(loss: str, option: str) -> bool:

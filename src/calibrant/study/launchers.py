@@ -99,7 +99,7 @@ def execute(
 
 
 def _finished(job: Job) -> RunResult | None:
-    """Result of a finished job; a different recipe or temperature is dealt with when its turn comes."""
+    """Result of a finished job; a changed recipe or temperature is handled when the job's turn comes."""
     if not job.folder.finished or not job.folder.started or job.folder.recipe().difference(job.recipe):
         return None
     result = job.folder.result()

@@ -31,8 +31,8 @@ class Study:
         *recipes: Names of recipes, .yaml files, or recipes.
         losses: Keys of losses; ``["all"]`` stands for all.
         seeds: Number of seeds, or the seeds themselves.
-        varied: Fields to sweep: options of one loss, such as ``{"fl.gamma": [3, 5]}``, options that mean the same in
-            several, such as ``{"loss.margin": [5, 10]}``, or any other field.
+        varied: Fields to sweep: an option of one loss, such as ``{"fl.gamma": [3, 5]}``, one that several losses share,
+            such as ``{"loss.margin": [5, 10]}``, or any other field.
         out: Study folder; ``runs/RECIPE`` if not given.
         allow_code: Allow code from outside calibrant in recipes.
         **overrides: Fields of all recipes, as in :meth:`calibrant.train.Recipe.load`.

@@ -25,7 +25,7 @@ class Column:
     Attributes:
         title: Its heading.
         key: Key of the measure, ``"temperature"`` or ``"difference"``.
-        stage: Before or after temperature scaling; ``"other"`` is after scaling with the temperature by the other criterion.
+        stage: Before or after temperature scaling; ``"other"`` is after temperature scaling by the other criterion.
     """
 
     title: str
@@ -59,7 +59,7 @@ def _difference(row: Summary) -> str:
 
 
 def _points(difference: float) -> str:
-    """A difference in percentage points; none is 0, not -0."""
+    """A difference in percentage points; zero is 0, not -0."""
     text = f"{100 * difference:+.2f}"
     return "0.00" if float(text) == 0 else text
 
@@ -79,9 +79,9 @@ class StudyTable:
         self.criterion, self.wide = result.criterion, True
 
     def columns(self) -> list[Column]:
-        """Measures, temperature, measures after it where it changes them, and differences if there are any.
+        """Metrics, temperature, the metrics that it changes after scaling, and differences if there are any.
 
-        Where there is room, also the ECE after scaling with the temperature by the other criterion.
+        Wide tables also have the ECE after temperature scaling by the other criterion.
         """
         records = [measure(key) for key in self.metrics]
         before = [Column(record.label, record.key) for record in records]
@@ -92,7 +92,7 @@ class StudyTable:
         return [*before, Column("T", "temperature"), *after, *tested]
 
     def _marks(self) -> list[list[int]]:
-        """For each entry: 1 if it is the best of its column, 2 if second, else 0; equal ones share their rank."""
+        """For each entry: 1 if it is the best of its column, 2 if second, else 0; ties share a rank."""
         columns = self.columns()
         marks = [[0] * len(columns) for _ in self.rows]
         for k, column in enumerate(columns):
@@ -172,7 +172,7 @@ class StudyTable:
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"]) + "\n"
 
     def csv(self) -> str:
-        """For a spreadsheet: all measures, in fractions, with mean, standard deviation and interval in separate columns.
+        """For a spreadsheet: all metrics, as fractions, with mean, standard deviation and interval in separate columns.
 
         Differences are those from the first method.
         """

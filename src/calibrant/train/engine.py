@@ -93,7 +93,7 @@ class Module(lightning.LightningModule):
         self.batches["train"].epoch = self.current_epoch
         self._losses, self._started = [], time.perf_counter()
         self._validations = validations(int(self.trainer.num_training_batches), self.recipe.validate_every)
-        self.bins.forget()  # what was seen in epochs without validation
+        self.bins.forget()  # samples from epochs without validation
         if isinstance(self.loss, AdaptiveLoss):
             self.loss.watched()
 
@@ -103,7 +103,7 @@ class Module(lightning.LightningModule):
         rate = learning_rate(self.recipe, self.current_epoch + batch_idx / max(1, int(self.trainer.num_training_batches)))
         for group in self.trainer.optimizers[0].param_groups:
             group["lr"] = rate
-        # Lightning validates after every n-th batch, but then not at the end of an epoch that is no multiple of n.
+        # Lightning validates after every n-th batch, but not at the end of an epoch whose length is not a multiple of n.
         self.trainer.val_check_batch = batch_idx + 1 if batch_idx + 1 in self._validations else math.inf
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -158,7 +158,7 @@ class Module(lightning.LightningModule):
             self.loss.adapt()
 
     def _measure_test(self) -> PanelResult:
-        """Measure the test part, for curves: neither the loss nor the choice of a checkpoint sees it."""
+        """Measure the test set, for curves only: neither the loss nor checkpoint selection sees it."""
         self._panel.reset()
         for x, y, _ in self._batches("test", train=False):
             with self.trainer.precision_plugin.val_step_context():
@@ -298,7 +298,7 @@ class Keeper(lightning.Callback):
         return sum(float(row["epoch"]).is_integer() for row in self.rows)
 
     def _new_row(self, trainer: lightning.Trainer, module: Module) -> dict[str, float]:
-        """Start the row of the history at this moment of training."""
+        """Start a row of the history at the current step."""
         row = {"epoch": module.epochs_trained, "train_loss": module.train_loss()}
         row |= {"lr": trainer.optimizers[0].param_groups[0]["lr"], "seconds": module.seconds()}
         self.rows.append(row)
@@ -345,7 +345,7 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
 
 
 def validations(batches: int, every: float) -> Collection[int]:
-    """Numbers of batches of an epoch after which to validate: each time a fraction of it has passed, and at its end."""
+    """Batches of an epoch after which to validate: each time the given fraction has passed, and at its end."""
     if every >= 1:
         return {batches}
     step = max(1.0, every * batches)

@@ -189,11 +189,11 @@ def _settled(recipe: Recipe, folder: RunFolder, *, force: bool) -> bool:
 
 
 def _rescale(recipe: Recipe, folder: RunFolder) -> None:
-    """Report the temperature by the criterion that is asked for; both were measured."""
+    """Report the temperature by the requested criterion; both were measured."""
     result = folder.result()
     if result.criterion != recipe.temperature:
         scaled = result.scaled_by(recipe.temperature)
-        folder.drop_beyond()  # which was measured with the other temperature
+        folder.drop_beyond()  # measured with the other temperature
         folder.write_recipe(replace(folder.recipe(), temperature=recipe.temperature))
         folder.write_result(scaled)
 
