@@ -82,7 +82,7 @@ def test_checkpoints_hold_what_was_learned(digits: tuple[np.ndarray, np.ndarray]
 
 def test_bad_input(digits: tuple[np.ndarray, np.ndarray]) -> None:
     with pytest.raises(
-        ValueError, match="predict_proba would return logits, as skorch does not know MbLS: pass predict_nonl"
+        ValueError, match="predict_proba would return logits, since skorch does not know MbLS: pass predict_nonl"
     ):
         net(Calibration(), predict_nonlinearity="auto").fit(*digits)
     with pytest.raises(ValueError, match="Calibration needs held-out data, but there is none: train_split is None"):

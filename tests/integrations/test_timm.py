@@ -65,7 +65,7 @@ def test_validation_measures_and_adapts() -> None:
     assert found.scalars["multipliers_max"] == pytest.approx(float(loss.multipliers.max()))
     task.validate(VALIDATION, adapt=False)
     assert int(loss.epoch) == 1
-    with pytest.raises(ValueError, match="there is no average of the weights: call"):
+    with pytest.raises(ValueError, match="there are no EMA weights: call"):
         task.validate(VALIDATION, ema=True)
     task.setup_ema()
     assert task.validate(VALIDATION, ema=True, adapt=False).panel.samples == 16

@@ -338,7 +338,7 @@ def bad_inputs() -> dict[str, tuple[tuple[object, object], type[Exception], str]
             ValueError,
             r"shape of the logits, \(4, 6\); got \(4,\).*target.long",
         ),
-        "scores as target": ((logits, logits), ValueError, r"no probabilities that add up to 1"),
+        "scores as target": ((logits, logits), ValueError, r"not probabilities that add up to 1"),
         "bool target": ((logits, target > 2), TypeError, r"target.*bool"),
         "list target": ((logits, [1, 2, 3, 4]), TypeError, "target.*list"),
         "integer logits": ((logits.long(), target), TypeError, "logits.*int64"),

@@ -70,8 +70,8 @@ def test_tables_mark_the_best_and_the_second() -> None:
     assert lines[2].startswith("| method | accuracy, % | ECE, % | AdaECE, % | NLL | T | ECE, %, post T")
     ce, mbls, cals, _, note = lines[4:]
     assert note == (
-        "T minimises the NLL of the validation set. ΔECE: difference in ECE from ce in points, with its p-value by a paired "
-        "t-test over seeds that also allows for the test set."
+        "T minimises the NLL of the validation set. ΔECE: difference in ECE from ce in points, with its p-value from a "
+        "paired t-test over seeds that also allows for the variance of the test set."
     )
     assert ce.startswith("| ce | *91.00 ± 1.41* | 9.00 ± 1.41 |")
     assert mbls.startswith("| mbls | **92.00 ± 1.41** | *3.00 ± 0.00* |")
@@ -216,7 +216,7 @@ def test_significance_is_paired_over_seeds(here: Path) -> None:
         low, high = expected.confidence_interval(0.95)
         assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-6)
     text = (here / "study/table.md").read_text()
-    assert text.endswith("with its p-value by a paired t-test over seeds that also allows for the test set.\n")
+    assert text.endswith("from a paired t-test over seeds that also allows for the variance of the test set.\n")
     shown = 100 * (np.mean(second["before"]["ece"]) - np.mean(first["before"]["ece"]))
     assert f"| {shown:+.2f} ({second['p_values']['ece']:.3f}) |" in text
 
@@ -241,7 +241,7 @@ def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
 
 def test_one_run_each_is_about_two_networks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("--losses", "ce", "fl", "--seeds", "1", "--epochs", "6") == 0
-    assert "about these two networks, not about the methods" in " ".join(capsys.readouterr().out.split())
+    assert "compares two networks, not methods" in " ".join(capsys.readouterr().out.split())
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
     (a, target), (b, _) = (RunFolder(here / f"study/{m}-seed0").open().read_all() for m in ("ce", "fl"))
     expected = stats.compare("ece", a, b, target)

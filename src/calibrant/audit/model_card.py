@@ -42,7 +42,7 @@ def card(audit: Audit, *, dataset: str, task: str, figure: str) -> str:
     index = {"model-index": [{"name": audit.name, "results": [result]}]}
     metadata = require("yaml", "a model card").safe_dump(index, sort_keys=False, allow_unicode=True)
     level = next(iter(audit.intervals.values())).level
-    rows = [f"| measure | value, {100 * level:.0f}% interval | how |", "|---|---|---|"]
+    rows = [f"| metric | value, {100 * level:.0f}% interval | how |", "|---|---|---|"]
     rows += [f"| {record.label} | {audit.text(record)} | {audit.how.get(record.key, '')} |" for record in records]
     what = "pixels" if audit.dense else "samples"
     measured = f"Measured on {audit.samples:,} {what} of {dataset} with calibrant {__version__}."

@@ -53,7 +53,7 @@ class Calibration(Callback):  # type: ignore[misc]
             raise ValueError("Calibration needs held-out data, but there is none: train_split is None")
         if net.predict_nonlinearity == "auto" and isinstance(net.criterion_, Loss):
             raise ValueError(
-                f"predict_proba would return logits, as skorch does not know {type(net.criterion_).__name__}: pass "
+                f"predict_proba would return logits, since skorch does not know {type(net.criterion_).__name__}: pass "
                 "predict_nonlinearity=calibrant.integrations.skorch.softmax"
             )
         self.validation_ = Validation(net.criterion_, metrics=self.metrics, num_bins=self.num_bins)

@@ -50,7 +50,7 @@ class CalibratedTask(timm_task.ClassificationTask):  # type: ignore[misc]
         """
         model = self.get_eval_model(ema=ema)
         if model is None:
-            raise ValueError("there is no average of the weights: call setup_ema() first, or leave out ema=True")
+            raise ValueError("there are no EMA weights: call setup_ema() first, or leave out ema=True")
         device, training = next(model.parameters()).device, model.training
         self.validation.forget()
         model.eval()

@@ -237,7 +237,7 @@ def _check_distributions(target: Tensor, logits: Tensor, ignored: int | None, *,
             row = exact.movedim(1, -1)[tuple(place)]
             raise ValueError(
                 f"target: row {place[0]} holds {[round(x, 4) for x in row.tolist()[:5]]}{'...' if len(row) > 5 else ''}, "
-                "which are no probabilities that add up to 1; class labels are integers: use target.long(); for several "
+                "which are not probabilities that add up to 1; class labels are integers: use target.long(); for several "
                 'labels per sample pass task="multilabel"'
             )
     return kept

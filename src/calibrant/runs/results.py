@@ -364,8 +364,8 @@ class StudyResult:
             return found
         found += f" ΔECE: difference in ECE from {self.summaries[0].method} in points, with its p-value"
         if min(tested) == 1:
-            return f"{found} by resampling the test set. One run each: about these two networks, not about the methods."
-        return f"{found} by a paired t-test over seeds that also allows for the test set."
+            return f"{found} from resampling the test set. With one run each, this compares two networks, not methods."
+        return f"{found} from a paired t-test over seeds that also allows for the variance of the test set."
 
     def __getitem__(self, method: str) -> Summary:
         for summary in self.summaries:
