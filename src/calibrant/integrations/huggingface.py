@@ -1,4 +1,4 @@
-"""Hugging Face: calibrant's losses and measures in the ``Trainer`` of transformers."""
+"""Hugging Face: calibrant's losses and metrics in the transformers ``Trainer``."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -160,7 +160,7 @@ def compute_metrics(
 
     Args:
         loss: The loss; if it is adaptive, the weights of the past epoch are reported as well.
-        metrics: Keys of the measures, such as ``["ece", "nll"]``; by default, those of audits.
+        metrics: Keys of the metrics, such as ``["ece", "nll"]``; by default, those of an audit.
         num_bins: Number of bins for the binned errors.
 
     Example:

@@ -28,12 +28,12 @@ class CalibrationCallback(pl.Callback):
     ``ModelCheckpoint(monitor="val_ece")``. Loggers that take figures, such as TensorBoard's, get a reliability diagram.
 
     Nothing is learned or logged in the sanity check, and nothing is learned in ``trainer.validate``. With several
-    processes, measures and statistics are summed over all of them. A loss that is not part of the module is moved to
+    processes, metrics and statistics are summed over all of them. A loss that is not part of the module is moved to
     its device, and saved with the callback's state.
 
     Args:
         loss: The loss that the module trains with; None to measure only.
-        metrics: Keys of the measures to log, such as ``["ece", "nll"]``; by default, those of audits.
+        metrics: Keys of the metrics to log, such as ``["ece", "nll"]``; by default, those of an audit.
         num_bins: Number of bins for the binned errors.
         prefix: Prefix of all logged names.
         dataloader: Index of the validation loader to use.

@@ -236,7 +236,7 @@ def measure(y_true: Any, y_prob: Any, *, key: str = "ece", labels: Any = None, *
 
     Args:
         y_true: Labels of any kind.
-        y_prob: Probabilities ``(N, K)``, or those of the second of two classes.
+        y_prob: Probabilities ``(N, K)``, or ``(N,)`` for the second of two classes.
         key: Key of the measure, such as ``"ece"``, ``"debiased_ece"``, ``"nll"`` or ``"brier"``.
         labels: The classes in the order of the columns; by default the sorted labels in ``y_true``.
         **options: Options of the measure, such as ``num_bins``.

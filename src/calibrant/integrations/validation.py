@@ -21,7 +21,7 @@ class Found(NamedTuple):
 
     Attributes:
         panel: What was measured.
-        scalars: The chosen measures, and what the loss learned, as plain floats for loggers.
+        scalars: The chosen metrics and the learned weights of the loss, as plain floats for loggers.
     """
 
     panel: PanelResult
@@ -33,7 +33,7 @@ class Validation:
 
     Args:
         loss: The loss that the network is trained with, any module; None to measure only.
-        metrics: Keys of the measures in :data:`calibrant.metrics.MEASURES`; by default, those of audits.
+        metrics: Keys of the metrics in :data:`calibrant.metrics.MEASURES`; by default, those of an audit.
         num_bins: Number of bins for the binned errors.
 
     Example:

@@ -75,7 +75,7 @@ class PenaltyShapes(Figure):
 
 @dataclass(frozen=True, repr=False)
 class FocalShapes(Figure):
-    """CalFocal's loss against the probability of the true class, beside cross-entropy and focal loss (AdaFocal Figure 3a).
+    """CalFocal's loss against the probability of the true class, next to cross-entropy and focal loss (AdaFocal Figure 3a).
 
     Attributes:
         accuracy: Accuracy of the validation bin that the probabilities lie in.
