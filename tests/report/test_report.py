@@ -161,7 +161,7 @@ def test_curves_of_the_test_part_and_of_bins(browser, study: Path) -> None:
     open_page(browser, study / "report.html")
     histories = [RunFolder(study / f"ce-seed{seed}").history() for seed in (0, 1)]
     about = browser.find_element("css selector", "#t-epochs + p").text
-    assert "no checkpoint was selected and nothing was learned by them" in about
+    assert "never used for training or checkpoint selection" in about
     Select(browser.find_element("id", "pick-part")).select_by_visible_text("test")
     values = browser.execute_script("return document.getElementById('epochs').data[0].y")
     want = [50 * sum(rows[i]["test_ece"] for rows in histories) for i in range(4)]
