@@ -103,7 +103,7 @@ def test_python_arguments_become_flags(message: str, expected: str) -> None:
     [
         (["calibrate", "val.npz"], "calibrate needs TEST (predictions to measure on"),
         (["calibrate"], "calibrate needs VALIDATION (predictions to fit on"),
-        (["apply", "calibrator", "p.npz"], "apply needs --output FILE (the file to write"),
+        (["apply", "calibrator", "p.npz"], "apply needs --out FILE (the file to write"),
         (["train"], "train needs RECIPE (name of"),
         (["ood"], "ood needs RUN (run folders); see calibrant ood --help"),
         (

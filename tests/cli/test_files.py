@@ -630,6 +630,8 @@ def test_large_files_are_read_in_parts(here: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    if command == "report":  # drawing takes a while, and is tested elsewhere
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda _, path, **__: Path(path).write_bytes(b""))
     assert run(command, "--help") == 0
     example = re.search(r"^example:\n((?:  .*\n)+)", capsys.readouterr().out, re.MULTILINE)
     assert example

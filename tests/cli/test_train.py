@@ -137,7 +137,7 @@ def test_what_goes_wrong_is_said_in_a_sentence(capsys, arguments: list[str], mes
     [
         (["ood", "run", "--ood", "noise", "--limit", "0"], "--limit must be at least 1"),
         (["ood", "run", "--ood", "noise", "--figure", "x.xyz"], "--figure must end in .png, .pdf or .svg"),
-        (["ood", "run", "--ood", "/dev/zero"], "no folder or .npz of that name exists"),
+        (["ood", "run", "--ood", "/dev/zero"], "no folder, .npz or .npy of that name exists"),
         (["shift", "run", "--severities", "9"], "--severities must be from 1 to 5, got 9"),
         (["shift", "run", "--figure", "x.xyz"], "--figure must end in .png, .pdf or .svg"),
         (["train", "digits", "--threads", "0"], "--threads must be at least 1"),

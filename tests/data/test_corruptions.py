@@ -274,7 +274,7 @@ def test_unknown_texts_are_read_with_the_known_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("nowhere", MissingDataError, "no folder or .npz of that name exists"),
+        ("nowhere", MissingDataError, "no folder, .npz or .npy of that name exists"),
         ("fog", ValueError, "a corruption needs a severity, from fog:1 to fog:5"),
         ("bare.npz", ValueError, "has no array x, test_x or images; it has z"),
         ("empty", MissingDataError, "holds no images"),

@@ -311,7 +311,19 @@ def test_published_files_are_read_where_they_are(
 
 @pytest.mark.slow
 def test_a_study_with_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["compare", "digits-lt", "--losses", "adafocal", "--seeds", "1", "--epochs", "1", "--quiet"]
+    command = [
+        "compare",
+        "digits-lt",
+        "--losses",
+        "adafocal",
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--quiet",
+        "--data.limit",
+        "120",
+    ]
     command += ["--ood", "noise", "--shift", "--validation", "clean", "noisy", "--out", str(tmp_path / "study")]
     assert main(command) == 0
     table = (tmp_path / "study/table.md").read_text()
@@ -343,15 +355,15 @@ def test_fashion_mnist_doubts_mnist(tmp_path: Path) -> None:
         "--epochs",
         "2",
         "--data.limit",
-        "4000",
+        "2000",
         "--quiet",
     ]
     assert main([*command, "--data.root", str(root), "--ood", "mnist", "--out", str(tmp_path / "study")]) == 0
     row = json.loads((tmp_path / "study/study.json").read_text())["summaries"][0]
     known, unknown = ood.pair(tmp_path / "study/ce-seed0", "mnist")
-    assert (len(known), len(unknown)) == (4000, 10_000)
+    assert (len(known), len(unknown)) == (2000, 10_000)
     doubt = [-(z.softmax(1) * z.log_softmax(1)).sum(1) for z in (known.double(), unknown.double())]
-    labels = np.r_[np.zeros(4000), np.ones(10_000)]
+    labels = np.r_[np.zeros(2000), np.ones(10_000)]
     assert row["before"]["auroc:mnist"][0] == pytest.approx(roc_auc_score(labels, torch.cat(doubt)), abs=1e-6)
     assert row["before"]["auroc:mnist"][0] > 0.5
 

@@ -76,7 +76,7 @@ def test_the_variance_over_test_sets_is_that_of_resampled_samples(key: str) -> N
 def test_the_level_is_kept(seeds: int, split: str) -> None:
     """Two equal methods whose runs scatter, one test set or one for each seed: p <= 0.05 in 5 % of the studies."""
     random = np.random.default_rng(0)
-    trials, run, test = 4000, 0.01, 0.008
+    trials, run, test = 1500, 0.01, 0.008
     hits = 0
     for _ in range(trials):
         of_set = random.normal(0, test, size=1 if split == "shared" else seeds)  # of the difference
