@@ -205,7 +205,7 @@ def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
 
 def test_significance_is_paired_over_seeds(here: Path) -> None:
     """Digits are split anew for each seed: Student's t of the differences, by SciPy."""
-    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "6") == 0
+    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "3") == 0
     first, second = json.loads((here / "study/study.json").read_text())["summaries"]
     for key in ("ece", "accuracy", "nll"):
         a, b = first["before"][key], second["before"][key]
@@ -222,7 +222,7 @@ def test_significance_is_paired_over_seeds(here: Path) -> None:
 
 
 def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
-    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "6", "--data.seed", "0") == 0
+    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "3", "--data.seed", "0") == 0
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
     runs = [[RunFolder(here / f"study/{m}-seed{s}").open().read_all() for s in range(3)] for m in ("ce", "fl")]
     differences = np.array([float(cal.ece(*a)) - float(cal.ece(*b)) for a, b in zip(*runs, strict=True)])
