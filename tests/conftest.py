@@ -10,6 +10,8 @@ import pytest
 import torch
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+# A forked process does not have the threads of its parent, and would wait for them.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 @pytest.fixture(autouse=True)

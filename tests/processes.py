@@ -5,8 +5,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch
-
 
 def run_as_ranks(code: str, folder: Path, world: int = 2) -> list[int]:
     """Run a program once per rank, with the rank and a folder as arguments; exit codes."""
@@ -15,7 +13,6 @@ def run_as_ranks(code: str, folder: Path, world: int = 2) -> list[int]:
         child = os.fork()
         if not child:
             status = 1
-            torch.set_num_threads(1)  # the threads of the parent are not there
             try:
                 sys.argv = ["-c", str(rank), str(folder)]
                 exec(compile(code, "process", "exec"), {"__name__": "__main__"})  # noqa: S102

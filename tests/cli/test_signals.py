@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from calibrant.cli import main
 from calibrant.errors import InputError, Terminated
@@ -32,7 +31,6 @@ def started(*command: str) -> int:
     child = os.fork()
     if not child:
         os.setsid()
-        torch.set_num_threads(1)  # the threads of the parent are not there
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
         sys.stderr = Path("said").open("w", buffering=1)  # noqa: SIM115
         os.dup2(sys.stderr.fileno(), 2)
