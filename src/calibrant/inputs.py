@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.checks import one_of
+from calibrant.checks import one_of, with_shared
 from calibrant.errors import did_you_mean
 from calibrant.tensors import (
     Samples,
@@ -33,7 +33,6 @@ from calibrant.tensors import (
 
 Task = Literal["multiclass", "binary"]
 P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -229,26 +228,8 @@ def _tolerance(scores: Tensor) -> float:
 # Tensors from arrays, data frames and lists, and back
 
 
-def shown(function: Callable[P, R]) -> Callable[P, R]:
-    """Show :class:`Given` in the signature of a function instead of ``**given``, and refuse unknown options."""
-    own = inspect.signature(function)
-    options = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Given.__annotations__[name])
-        for name, default in GIVEN.items()
-    ]
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for option in kwargs:
-            if option not in signature.parameters:
-                hint = did_you_mean(option, signature.parameters)
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {option!r}{hint}")
-        return function(*args, **kwargs)
-
-    signature = own.replace(parameters=options + shared)
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
+#: Shows :class:`Given` in the signature of a function instead of ``**given``, and refuses unknown options.
+shown = with_shared(Given, GIVEN)
 
 
 def in_kind(function: "Callable[Concatenate[Array, Array, P], Tensor]") -> "Measuring[P]":

@@ -201,3 +201,19 @@ def test_curves_hold_the_means_over_runs() -> None:
     np.testing.assert_allclose(
         drawn[1].lines[0].get_ydata(), 100 * np.array(curves.rows["error"]["validation"][0][1]), rtol=1e-6
     )
+
+
+def test_tokens_and_volumes_are_samples_too() -> None:
+    """With any number of spatial dimensions, and every n-th place along each of them where there are many."""
+    for shape in ((7,), (4, 3), (2, 3, 2)):
+        logits, target = torch.randn(5, 3, *shape), torch.randint(3, (5, *shape))
+        dense, flat = BinRecorder(num_bins=3), BinRecorder(num_bins=3)
+        for recorder, z, y in ((dense, logits, target), (flat, logits.movedim(1, -1).reshape(-1, 3), target.reshape(-1))):
+            recorder.train(z, y)
+            recorder.validation(z, y)
+        found, expected = dense.take(), flat.take()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, equal_nan=True)
+    recorder = BinRecorder(num_bins=1)
+    recorder.validation(torch.zeros(1, 2, 3 * epochs.PIXELS), torch.zeros(1, 3 * epochs.PIXELS, dtype=torch.long))
+    assert epochs.PIXELS // 2 < int(recorder.take()["counts"][0].sum()) <= epochs.PIXELS

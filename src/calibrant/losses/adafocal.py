@@ -121,7 +121,6 @@ class _BinnedFocal(AdaptiveLoss):
         self.register_buffer("gammas", torch.ones_like(midpoints))
         self.register_buffer("confidences", midpoints)
         self.register_buffer("accuracies", midpoints.clone())
-        self._training: BinStatistics | None = None
         self._forget()
 
     def _collect(self, given: Batch) -> None:
@@ -152,23 +151,6 @@ class _BinnedFocal(AdaptiveLoss):
         self.confidences.copy_(confidences)
         self.accuracies.copy_(accuracies)
         return (confidences - accuracies).to(self.gammas)
-
-    @torch.no_grad()
-    def watch(self, logits: Tensor, target: Tensor) -> None:
-        """Add up the true-class probabilities of training samples, by the bin that gives them their gamma."""
-        super().watch(logits, target)
-        given = batch(logits, target, **self.options)
-        p = (-given._replace(class_weights=None).nll()).exp()[given.kept]
-        bins = bin_statistics(p, torch.zeros_like(p, dtype=torch.bool), self.edges.to(p))
-        self._training = bins if self._training is None else BinStatistics(*map(torch.add, self._training, bins))
-
-    def watched(self) -> dict[str, Tensor]:
-        """Mean true-class probability of the training samples in each bin, NaN for empty bins."""
-        if self._training is None:
-            return {}
-        counts, confidence, _ = (part.cpu() for part in self._training)
-        self._training = None
-        return {"train_confidences": (confidence / counts).float()}
 
     def summary(self) -> str:
         """The range of the gammas."""

@@ -194,13 +194,9 @@ class AdaptiveLoss(Loss):
         self._path.append(self._snapshot())
         self._forget()
 
-    def watch(self, logits: Tensor, target: Tensor) -> None:  # noqa: ARG002
-        """Observe a batch of training logits, in losses that report on them; others do nothing."""
-        self._epochs = None  # whoever calls this knows when to adapt
-
-    def watched(self) -> dict[str, Tensor]:
-        """Statistics of what :meth:`watch` has seen since the last call, saved along with :meth:`history`."""
-        return {}
+    def scheduled(self) -> None:
+        """Tell the loss that its caller adapts it by a schedule, so that it does not warn of missing calls."""
+        self._epochs = None
 
     def summary(self) -> str:
         """What has been learned, in a few words for the progress bar."""

@@ -1,17 +1,14 @@
 """Targets of losses: hard labels or soft targets, class weights, binary and multi-label tasks."""
 
-import functools
-import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from calibrant import tensors
-from calibrant.checks import one_of
-from calibrant.errors import did_you_mean
+from calibrant.checks import one_of, with_shared
 from calibrant.tensors import Reduction, at_least_single, describe, hidden, shape_of
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 #: What a row of logits predicts: one of K classes, a binary label from a single logit, or L binary labels.
 Task = Literal["multiclass", "binary", "multilabel"]
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class Options(TypedDict, total=False):
@@ -47,27 +42,8 @@ class Options(TypedDict, total=False):
 OPTIONS: Options = {"ignore_index": -100, "reduction": "mean", "class_weights": None, "task": "multiclass"}
 
 
-def with_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Show :class:`Options` in the signature of a loss instead of ``**options``, and refuse unknown ones."""
-    own = inspect.signature(function)
-    first = [parameter for parameter in own.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Options.__annotations__[name])
-        for name, default in OPTIONS.items()
-    ]
-    signature = own.replace(parameters=first + shared)
-    name = function.__qualname__.removesuffix(".__init__")
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for option in kwargs:
-            if option not in signature.parameters:
-                hint = did_you_mean(option, signature.parameters)
-                raise TypeError(f"{name}() got an unexpected keyword argument {option!r}{hint}")
-        return function(*args, **kwargs)
-
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
+#: Shows :class:`Options` in the signature of a loss instead of ``**options``, and refuses unknown ones.
+with_options = with_shared(Options, OPTIONS)
 
 
 class Batch(NamedTuple):

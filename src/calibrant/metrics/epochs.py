@@ -114,9 +114,11 @@ class BinRecorder:
     def _add(self, part: Part, logits: Tensor, target: Tensor) -> None:
         logits = logits.detach()
         if logits.dim() > 2:
-            stride = max(1, math.ceil(math.sqrt(target.numel() / PIXELS)))
-            logits, target = logits[:, :, ::stride, ::stride], target[:, ::stride, ::stride]
-            logits, target = logits.movedim(1, -1).flatten(0, -2), target.flatten()
+            spatial = logits.dim() - 2
+            stride = max(1, math.ceil((target.numel() / PIXELS) ** (1 / spatial)))
+            places = (slice(None), *[slice(None, None, stride)] * spatial)
+            logits, target = logits.movedim(1, -1)[places], target[places]
+            logits, target = logits.flatten(0, -2), target.flatten()
         waiting = self._waiting[part]
         waiting.append((logits, target))
         if len(waiting) * logits.numel() >= WAITING:

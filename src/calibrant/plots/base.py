@@ -85,8 +85,10 @@ def new_axes(width: float = 3.4, height: float = 2.6) -> Axes:
     return ax
 
 
-def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12, row_gap: float | None = None) -> list[Axes]:
-    """Divide axes into a grid of smaller ones, row by row."""
+def panels(
+    ax: Axes, rows: int, columns: int, *, count: int | None = None, gap: float = 0.12, row_gap: float | None = None
+) -> list[Axes]:
+    """Divide axes into a grid of smaller ones, row by row; of the last row, only as many as make up ``count``."""
     ax.set_axis_off()
     below = gap if row_gap is None else row_gap
     width, height = (1 - gap * (columns - 1)) / columns, (1 - below * (rows - 1)) / rows
@@ -94,6 +96,7 @@ def panels(ax: Axes, rows: int, columns: int, *, gap: float = 0.12, row_gap: flo
         ax.inset_axes((column * (width + gap), 1 - (row + 1) * height - row * below, width, height))
         for row in range(rows)
         for column in range(columns)
+        if count is None or row * columns + column < count
     ]
 
 

@@ -109,10 +109,8 @@ class MethodBars(Figure):
         columns = 1 if len(self.values) <= 4 else 2
         rows = -(-len(self.values) // columns)
         ax = new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows) if ax is None else ax
-        shown = panels(ax, rows, columns, gap=0.18, row_gap=0.32 / max(rows, 4))
-        for spare in shown[len(self.values) :]:
-            spare.set_axis_off()
-        for number, (own, (key, groups)) in enumerate(zip(shown, self.values.items(), strict=False)):
+        shown = panels(ax, rows, columns, count=len(self.values), gap=0.18, row_gap=0.32 / max(rows, 4))
+        for number, (own, (key, groups)) in enumerate(zip(shown, self.values.items(), strict=True)):
             record = measure(key)
             scale = record.scale
             colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]

@@ -39,11 +39,9 @@ class Sweep(Figure):
         columns = min(2, len(self.values))
         rows = -(-len(self.values) // columns)
         ax = new_axes(2.7 * columns, 0.35 + 1.75 * rows) if ax is None else ax
-        shown = panels(ax, rows, columns, gap=0.24, row_gap=0.2 / rows)
+        shown = panels(ax, rows, columns, count=len(self.values), gap=0.24, row_gap=0.2 / rows)
         scale = Scale.of(point for own in self.points for point in own)
-        for spare in shown[len(self.values) :]:
-            spare.set_axis_off()
-        for number, (own, (key, lines)) in enumerate(zip(shown, self.values.items(), strict=False)):
+        for number, (own, (key, lines)) in enumerate(zip(shown, self.values.items(), strict=True)):
             for i, name in enumerate(self.names):
                 self._line(own, scale, i, lines[i], measure(key).scale, name)
             own.set_ylabel(measure(key).label)
@@ -95,10 +93,8 @@ class SweepMap(Figure):
         down, across = (len(own) for own in self.points)
         ax = new_axes(columns * (1.1 + 0.42 * across), 0.4 + rows * (0.6 + 0.3 * down)) if ax is None else ax
         ax.set_title(self.name, pad=16)
-        shown = panels(ax, rows, columns, gap=0.22, row_gap=0.34 / rows)
-        for spare in shown[len(self.values) :]:
-            spare.set_axis_off()
-        for number, (own, (key, table)) in enumerate(zip(shown, self.values.items(), strict=False)):
+        shown = panels(ax, rows, columns, count=len(self.values), gap=0.22, row_gap=0.34 / rows)
+        for number, (own, (key, table)) in enumerate(zip(shown, self.values.items(), strict=True)):
             record = measure(key)
             means = np.array([[np.mean(group) if group else np.nan for group in row] for row in table]) * record.scale
             colours = "viridis" if record.higher else "viridis_r"  # bright is good

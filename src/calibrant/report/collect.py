@@ -313,8 +313,6 @@ def _gammas(source: Source) -> dict[str, Any]:
         "epochs": found["epoch"].tolist(),
         "gammas": found["gammas"].T.tolist(),
         "errors": (found["confidences"] - found["accuracies"]).T.tolist(),
-        "validation": found["confidences"].T.tolist(),
-        "train": found["train_confidences"].T.tolist() if "train_confidences" in found else None,
         "edges": lower.T.tolist(),
     }
 

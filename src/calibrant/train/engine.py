@@ -45,6 +45,8 @@ class Module(lightning.LightningModule):
     def __init__(self, recipe: Recipe, network: nn.Module, loss: Loss, data: DataSet) -> None:
         super().__init__()
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
+        if isinstance(loss, AdaptiveLoss):
+            loss.scheduled()
         self._panel = Panel(data.num_classes, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.result: PanelResult | None = None
         self.test_result: PanelResult | None = None
@@ -94,8 +96,6 @@ class Module(lightning.LightningModule):
         self._losses, self._started = [], time.perf_counter()
         self._validations = validations(int(self.trainer.num_training_batches), self.recipe.validate_every)
         self.bins.forget()  # samples from epochs without validation
-        if isinstance(self.loss, AdaptiveLoss):
-            self.loss.watched()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of this step, and whether validation follows."""
@@ -113,8 +113,6 @@ class Module(lightning.LightningModule):
         loss: Tensor = self.loss(logits, y)
         self._losses.append(loss.detach())
         self.bins.train(predictive(self.loss, logits.detach()), y)
-        if isinstance(self.loss, AdaptiveLoss):
-            self.loss.watch(logits.detach(), y)
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             raise DivergedError(
@@ -312,7 +310,7 @@ class Keeper(lightning.Callback):
     def _keep_learned(self, loss: AdaptiveLoss, when: Tensor) -> dict[str, float]:
         """Record the learned state of the loss, and return the values to log."""
         buffers = {name: loss.get_buffer(name).detach().cpu().clone() for name in loss.learned}
-        for name, value in {"epoch": when, **buffers, **loss.watched()}.items():
+        for name, value in {"epoch": when, **buffers}.items():
             self.learned.setdefault(name, []).append(value)
         return learned_scalars(loss)
 
