@@ -9,13 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
-from variants import BATCH_LEVEL, VARIANTS
+from variants import BATCH_LEVEL, DETACHED, VARIANTS
 
 from calibrant import functional as cal, losses
 from calibrant.losses import METHODS, AdaptiveLoss, Loss
-
-#: Their gamma is a function of p, but by choice a constant for the gradient: the golden vectors have it.
-GAMMA_OF_P = {"calfocal sample", "calfocal steep"}
 
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 every_method = pytest.mark.parametrize("key", METHODS)
@@ -84,7 +81,7 @@ def test_everything_ignored_gives_zero_and_leaves_statistics_alone(name: str) ->
         assert_same_state(loss, reference)
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in GAMMA_OF_P])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in DETACHED])
 def test_gradcheck(name: str) -> None:
     logits, target = data(6, 4, 3, scale=3.0, dtype=torch.float64)
     target[0, 0] = -100
@@ -270,7 +267,7 @@ def test_second_derivatives_are_right_or_refused(name: str) -> None:
         if name.split(maxsplit=1)[0] in WRITTEN_OUT:
             with pytest.raises(RuntimeError, match="no second derivative"):
                 gradient.square().sum().backward()
-        elif name not in GAMMA_OF_P:
+        elif name not in DETACHED:
             assert torch.autograd.gradgradcheck(lambda x, loss=loss: loss(network(x), target), x)
 
 

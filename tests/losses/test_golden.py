@@ -19,6 +19,16 @@ EXCEPTIONS = {
     "grad_tie_convention": "value only",
     # p_true lies on FLSD's threshold up to the last bit.
     "fragile": "finite",
+    # The released gradient is not that of the loss it stands for, which a case ending in _alt has.
+    "official_deviates": "value only",
+    # Rounded away in the released code; we check float64.
+    "float32_rounding": "float64 only",
+    # Notes, which do not change what is checked.
+    "alternative_form": "nothing",
+    "not_shift_invariant": "nothing",
+    "negative_estimate": "nothing",
+    "ls_k_minus_1": "nothing",
+    "border_as_class0": "nothing",
 }
 #: The released entropy clamps probabilities to [1e-10, 1 - 1e-10]; where they are closer to 0 or 1, ours is the entropy.
 CLAMPED_ENTROPY = {"edge_perfect_ecp_a0.1", "edge_huge_logits_ecp_a0.1"}
@@ -72,6 +82,10 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
                 loss.accuracies = case["bin_acc"]
                 loss.gammas = torch.exp(p["lambda"] * (case["bin_conf"] - case["bin_acc"]))
             return [(by_sample, "eq1_detached_loss", "eq1_detached_grad"), (by_bin, "eq2_loss", "eq2_grad")]
+        case "dual_focal":
+            return [(losses.DualFocal(gamma=p["gamma"], **shared), *official)]
+        case "dual_focal_gra":  # the released one detaches only the runner-up
+            return [(losses.DualFocal(gamma=p["gamma"], detach=True, **shared), *official)]
     raise AssertionError(case.method)
 
 
@@ -97,11 +111,13 @@ def test_loss(case: Case) -> None:
         checked += 1
         released_entropy = case.id in CLAMPED_ENTROPY and value_name == "loss_f64"
         case.check(value, value_name, **{"rtol": 0, "atol": 1e-9} if released_entropy else {})
-        case.check(single, value_name, "float32")
+        if "float64 only" not in exceptions:
+            case.check(single, value_name, "float32")
         if "value only" not in exceptions:
             case.check(gradient, gradient_name, **{"rtol": 0, "atol": 1e-9} if released_entropy else {})
             scale = float(gradient.abs().max())
-            case.check(single_gradient, gradient_name, "float32", rtol=1e-3, atol=1e-6 + 1e-5 * scale)
+            if "float64 only" not in exceptions:
+                case.check(single_gradient, gradient_name, "float32", rtol=1e-3, atol=1e-6 + 1e-5 * scale)
     assert checked or "finite" in exceptions
     if "all_ignored" in case.id:
         assert value == 0

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.confidence_penalty import ConfidencePenalty as ConfidencePenalty
     from calibrant.losses.cpc import CPC as CPC
     from calibrant.losses.cross_entropy import CrossEntropy as CrossEntropy
+    from calibrant.losses.dual_focal import DualFocal as DualFocal
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
     from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
     from calibrant.losses.margin import MbLS as MbLS
@@ -82,6 +83,7 @@ METHODS: Final = table(
         defaults={"scale": 10.0},
     ),
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
+    _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
