@@ -28,7 +28,7 @@ def dual_focal_loss(
         >>> from calibrant.functional import dual_focal_loss
         >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
         >>> round(float(dual_focal_loss(logits, target)), 4)
-        0.0836
+        0.042
     """
     in_range("gamma", gamma, 0)
     given = batch(logits, target, **options)
@@ -74,7 +74,7 @@ class DualFocal(Loss):
         >>> from calibrant.losses import DualFocal
         >>> logits, target = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
         >>> round(float(DualFocal(gamma=2.0)(logits, target)), 4)
-        0.2164
+        0.1799
     """
 
     @with_options
