@@ -86,6 +86,11 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
             return [(losses.DualFocal(gamma=p["gamma"], **shared), *official)]
         case "dual_focal_gra":  # the released one detaches only the runner-up
             return [(losses.DualFocal(gamma=p["gamma"], detach=True, **shared), *official)]
+        case "bsce" | "bsce_gra":
+            detach = case.method == "bsce_gra"
+            return [(losses.BSCE(gamma=p["gamma"], norm=p["norm"], detach=detach, **shared), *official)]
+        case "focal_gra":
+            return [(losses.Focal(gamma=p["gamma"], detach=True, **shared), *official)]
     raise AssertionError(case.method)
 
 

@@ -42,10 +42,14 @@ VARIANTS |= {
     "cals-alm p3": partial(_build, "cals-alm", True, penalty="p3"),
     "adafocal inverse": partial(_build, "adafocal", True, inverse=True),
     "calfocal sample": partial(_build, "calfocal", True, per="sample"),
+    "fl detached": partial(_build, "fl", False, detach=True),
+    "flsd detached": partial(_build, "flsd", False, detach=True),
+    "bsce attached": partial(_build, "bsce", False, detach=False),
+    "bsce attached, another norm": partial(_build, "bsce", False, detach=False, gamma=1.0, norm=3),
     "dfl detached": partial(_build, "dfl", False, detach=True),
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
 BATCH_LEVEL = {name for name in VARIANTS if name.startswith("mmce")}
 #: Those whose weight is a function of p, but by choice a constant for the gradient: the golden vectors have it.
-DETACHED = {name for name in VARIANTS if name in ("calfocal sample", "calfocal steep") or "detached" in name}
+DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
+    from calibrant.losses.bsce import BSCE as BSCE
     from calibrant.losses.cals import CALSALM as CALSALM, CALSHR as CALSHR
     from calibrant.losses.confidence_penalty import ConfidencePenalty as ConfidencePenalty
     from calibrant.losses.cpc import CPC as CPC
@@ -84,6 +85,7 @@ METHODS: Final = table(
     ),
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
+    _method("bsce", "bsce:BSCE", "Brier-score-weighted cross-entropy", "Lin et al., CVPR 2025"),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
