@@ -12,6 +12,7 @@ from calibrant.losses import METHODS
 from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image
 
 if TYPE_CHECKING:  # the functions collected below, for type checkers and editors
+    from calibrant.losses.acls import acls_loss as acls_loss
     from calibrant.losses.adafocal import adafocal_loss as adafocal_loss, calfocal_loss as calfocal_loss
     from calibrant.losses.brier import brier_loss as brier_loss
     from calibrant.losses.bsce import bsce_loss as bsce_loss

@@ -91,6 +91,9 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
             return [(losses.BSCE(gamma=p["gamma"], norm=p["norm"], detach=detach, **shared), *official)]
         case "focal_gra":
             return [(losses.Focal(gamma=p["gamma"], detach=True, **shared), *official)]
+        case "acls":
+            options = {"margin": p["margin"], "weight": p["alpha"], "positive": p["pos_lambda"], "negative": p["neg_lambda"]}
+            return [(losses.ACLS(**options, shift_invariant="form" in p, **shared), *official)]
     raise AssertionError(case.method)
 
 

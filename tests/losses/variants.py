@@ -46,10 +46,14 @@ VARIANTS |= {
     "flsd detached": partial(_build, "flsd", False, detach=True),
     "bsce attached": partial(_build, "bsce", False, detach=False),
     "bsce attached, another norm": partial(_build, "bsce", False, detach=False, gamma=1.0, norm=3),
+    "acls shift invariant": partial(_build, "acls", False, shift_invariant=True),
     "dfl detached": partial(_build, "dfl", False, detach=True),
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
 BATCH_LEVEL = {name for name in VARIANTS if name.startswith("mmce")}
-#: Those whose weight is a function of p, but by choice a constant for the gradient: the golden vectors have it.
+#: Those with a part that depends on the logits, but by choice is a constant for the gradient: the golden vectors have it.
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
+DETACHED |= {"acls", "acls shift invariant"}
+#: Those that see more of the logits than their differences.
+RAW_LOGITS = {"acls"}

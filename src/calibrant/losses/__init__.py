@@ -13,6 +13,7 @@ from calibrant.errors import did_you_mean, lookup
 from calibrant.registry import Entry, lazy, table
 
 if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
+    from calibrant.losses.acls import ACLS as ACLS
     from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
@@ -86,6 +87,7 @@ METHODS: Final = table(
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
     _method("bsce", "bsce:BSCE", "Brier-score-weighted cross-entropy", "Lin et al., CVPR 2025"),
+    _method("acls", "acls:ACLS", "adaptive and conditional label smoothing", "Park et al., ICCV 2023"),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
