@@ -454,13 +454,17 @@ def test_class_adaptive_losses_need_the_number_of_classes() -> None:
     assert isinstance(losses.create("ce"), losses.CrossEntropy)
 
 
+def base_options(base: str) -> dict[str, float]:
+    return {"gamma": 1.0} if base == "fl" else {}
+
+
 def test_batch_level_penalty_is_added_to_each_sample() -> None:
     logits, target = data(20, 6)
     target[3] = -100
     for name in BATCH_LEVEL:
-        added = VARIANTS[name](num_classes=6, reduction="none")(logits, target) - losses.CrossEntropy(reduction="none")(
-            logits, target
-        )
+        loss = VARIANTS[name](num_classes=6, reduction="none")
+        base = getattr(loss, "base", "ce")
+        added = loss(logits, target) - losses.create(base, reduction="none", **base_options(base))(logits, target)
         torch.testing.assert_close(added[target != -100], added[0].expand(19))
         assert added[0] > 0
         assert added[3] == 0

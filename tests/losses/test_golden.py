@@ -94,6 +94,15 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
         case "acls":
             options = {"margin": p["margin"], "weight": p["alpha"], "positive": p["pos_lambda"], "negative": p["neg_lambda"]}
             return [(losses.ACLS(**options, shift_invariant="form" in p, **shared), *official)]
+        case "mdca" if p["base"] == "LS":  # spread over the K - 1 other classes there, over all K here
+            classes = case["logits"].shape[1]
+            loss = losses.MDCA(weight=p["beta"], base="ls", alpha=p["alpha"] * classes / (classes - 1), **shared)
+            return [(loss, *official)]
+        case "mdca":
+            base = {"NLL": "ce", "FL": "fl"}[p["base"]]
+            return [(losses.MDCA(weight=p["beta"], base=base, gamma=p.get("gamma", 1.0), **shared), *official)]
+        case "dca":
+            return [(losses.DCA(weight=p["beta"], **shared), *official)]
     raise AssertionError(case.method)
 
 

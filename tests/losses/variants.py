@@ -47,11 +47,13 @@ VARIANTS |= {
     "bsce attached": partial(_build, "bsce", False, detach=False),
     "bsce attached, another norm": partial(_build, "bsce", False, detach=False, gamma=1.0, norm=3),
     "acls shift invariant": partial(_build, "acls", False, shift_invariant=True),
+    "mdca fl": partial(_build, "mdca", False, base="fl"),
+    "dca of dfl": partial(_build, "dca", False, base="dfl"),
     "dfl detached": partial(_build, "dfl", False, detach=True),
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
-BATCH_LEVEL = {name for name in VARIANTS if name.startswith("mmce")}
+BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca")}
 #: Those with a part that depends on the logits, but by choice is a constant for the gradient: the golden vectors have it.
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
 DETACHED |= {"acls", "acls shift invariant"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
     from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
     from calibrant.losses.margin import MbLS as MbLS
+    from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
     from calibrant.losses.mmce import MMCE as MMCE
 
 
@@ -88,6 +89,10 @@ METHODS: Final = table(
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
     _method("bsce", "bsce:BSCE", "Brier-score-weighted cross-entropy", "Lin et al., CVPR 2025"),
     _method("acls", "acls:ACLS", "adaptive and conditional label smoothing", "Park et al., ICCV 2023"),
+    _method(
+        "mdca", "mdca:MDCA", "multi-class difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5
+    ),
+    _method("dca", "mdca:DCA", "difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.

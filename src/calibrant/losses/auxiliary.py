@@ -1,0 +1,98 @@
+"""Penalties on a batch as a whole, which can be added to any loss."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from calibrant import losses
+from calibrant.checks import in_range
+from calibrant.losses.base import AdaptiveLoss, Loss, predictive
+from calibrant.losses.cross_entropy import cross_entropy_loss
+from calibrant.losses.targets import Batch, Options, batch
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class PenalisedLoss(Loss):
+    """A loss plus a weighted penalty on the batch as a whole.
+
+    The penalty is added once to the mean of the base loss, and in full to every sample with ``reduction="none"``. Class
+    weights are the base loss's: they do not weight the penalty. Samples labelled ``ignore_index`` are left out of both.
+
+    Args:
+        weight: Weight of the penalty.
+        base: The loss it is added to: a key of :data:`calibrant.losses.METHODS`, or a loss, whose options then apply.
+        base_options: Options of a base given by its key.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
+    """
+
+    def __init__(
+        self, weight: float, base: str | Loss, base_options: Mapping[str, Any] | None = None, **options: "Unpack[Options]"
+    ) -> None:
+        loss = _base(base, base_options or {}, options)
+        super().__init__(**loss.options)
+        self.weight = in_range("weight", weight, 0)
+        self.base = base
+        self._loss = loss
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        given = batch(self.predictive(logits), target, **_unweighted(self.options))
+        return add_penalty(self._loss(logits, target), given, self.weight * self.penalty(given))
+
+    @abstractmethod
+    def penalty(self, given: Batch) -> Tensor:
+        """The penalty of a batch, a scalar."""
+
+    def predictive(self, logits: Tensor) -> Tensor:
+        """What the base loss predicts from logits."""
+        return predictive(self._loss, logits)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"  # which shows the base as it was passed
+
+
+def _base(base: str | Loss, base_options: Mapping[str, Any], options: Options) -> Loss:
+    if isinstance(base, Loss) and options:
+        raise ValueError(f"{', '.join(options)}: these options are those of the base, pass them to {type(base).__name__}")
+    if not isinstance(base, str | Loss):
+        raise TypeError(f'base must be the key of a loss, such as "ce", or a loss, got {type(base).__name__}')
+    loss = base if isinstance(base, Loss) else losses.create(base, num_classes=2, **base_options, **options)
+    if isinstance(loss, AdaptiveLoss):
+        raise TypeError(f"base must be a loss that learns nothing from validation data, which {type(loss).__name__} does")
+    return loss
+
+
+def _unweighted(options: Options) -> Options:
+    return {**options, "class_weights": None}
+
+
+def add_penalty(loss: Tensor, given: Batch, penalty: Tensor) -> Tensor:
+    """Add a penalty on a batch to its loss; if everything is ignored, both are 0."""
+    return loss + given.reduce(penalty.to(given.logits.dtype).expand(given.kept.shape))
+
+
+def cross_entropy_with_penalty(
+    logits: Tensor, target: Tensor, weight: float, penalty: Callable[[Batch], Tensor], options: Options
+) -> Tensor:
+    """Cross-entropy plus a weighted penalty on the batch."""
+    in_range("weight", weight, 0)
+    given = batch(logits, target, **_unweighted(options))
+    return add_penalty(cross_entropy_loss(logits, target, **options), given, weight * penalty(given))
+
+
+def top_label(given: Batch) -> tuple[Tensor, Tensor]:
+    """Confidence of each prediction, with its gradient, and the probability that it is correct; 0 where ignored."""
+    prediction = given.logits.detach().argmax(dim=1)
+    confidence = torch.exp(-functional.cross_entropy(given.logits, prediction, reduction="none"))
+    return torch.where(given.kept, confidence, 0), torch.where(given.kept, given.probability_of(prediction), 0)
+
+
+def count(given: Batch) -> Tensor:
+    """Number of samples that are not ignored, at least 1."""
+    return given.kept.sum().clamp(min=1)

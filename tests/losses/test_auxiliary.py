@@ -1,0 +1,77 @@
+"""Penalties on a batch as a whole, by hand, and added to other losses."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant import losses
+from calibrant.losses.auxiliary import PenalisedLoss
+
+PENALISED = [key for key, method in losses.METHODS.items() if issubclass(method.loss, PenalisedLoss)]
+every_penalty = pytest.mark.parametrize("key", PENALISED)
+
+
+def data(n: int = 30, k: int = 4) -> tuple[Tensor, Tensor]:
+    logits, target = 2 * torch.randn(n, k, dtype=torch.float64), torch.randint(k, (n,))
+    target[::5] = -100
+    return logits, target
+
+
+def penalty_of(loss: PenalisedLoss, logits: Tensor, target: Tensor) -> Tensor:
+    """What a loss adds to cross-entropy."""
+    return loss(logits, target) - losses.CrossEntropy()(logits, target)
+
+
+@every_penalty
+def test_any_loss_can_be_the_base(key: str) -> None:
+    logits, target = data()
+    penalty = penalty_of(losses.create(key, weight=1.5), logits, target)
+    assert float(penalty) > 0
+    base = losses.MbLS(margin=1.0, class_weights=[1.0, 2.0, 3.0, 1.0])
+    torch.testing.assert_close(losses.create(key, weight=1.5, base=base)(logits, target), base(logits, target) + penalty)
+    torch.testing.assert_close(
+        losses.create(key, weight=1.5, base="brier", reduction="sum")(logits, target),
+        losses.Brier(reduction="sum")(logits, target) + 24 * penalty,
+    )
+
+
+@every_penalty
+def test_the_base_brings_its_options(key: str) -> None:
+    base = losses.MbLS(ignore_index=1, reduction="sum")
+    loss = losses.create(key, base=base)
+    assert (loss.ignore_index, loss.reduction) == (1, "sum")
+    assert f"base={base!r}" in repr(loss)
+    with pytest.raises(ValueError, match="ignore_index: these options are those of the base, pass them to MbLS"):
+        losses.create(key, base=base, ignore_index=1)
+    with pytest.raises(TypeError, match="base must be a loss that learns nothing from validation data, which CALSALM does"):
+        losses.create(key, base=losses.CALSALM(4))
+    with pytest.raises(TypeError, match=r'base must be the key of a loss, such as "ce", or a loss, got BCELoss'):
+        losses.create(key, base=torch.nn.BCELoss())
+    with pytest.raises(ValueError, match="key must be one of"):
+        losses.create(key, base="cross")
+
+
+@every_penalty
+def test_a_weight_of_zero_is_the_base(key: str) -> None:
+    logits, target = data()
+    torch.testing.assert_close(losses.create(key, weight=0.0)(logits, target), losses.CrossEntropy()(logits, target))
+    with pytest.raises(ValueError, match="weight must be at least 0"):
+        losses.create(key, weight=-1.0)
+
+
+def test_mdca_of_soft_targets_and_pixels() -> None:
+    logits, q = torch.randn(3, 4, 5, dtype=torch.float64), torch.randn(3, 4, 5, dtype=torch.float64).softmax(1)
+    s = logits.softmax(1)
+    expected = sum(abs(s[:, k].mean() - q[:, k].mean()) for k in range(4)) / 4
+    torch.testing.assert_close(penalty_of(losses.MDCA(), logits, q), expected)
+    weighted = losses.MDCA(class_weights=[1.0, 0.0, 2.0, 3.0])(logits, q)  # which weight the cross-entropy only
+    plain = losses.CrossEntropy(weight=torch.tensor([1.0, 0.0, 2.0, 3.0]))(logits, q)
+    torch.testing.assert_close(weighted - plain, expected)
+
+
+def test_dca_by_hand() -> None:
+    logits, target = data()
+    kept = target != -100
+    confidence, prediction = logits[kept].softmax(1).max(1)
+    expected = (confidence.mean() - (prediction == target[kept]).double().mean()).abs()
+    torch.testing.assert_close(penalty_of(losses.DCA(), logits, target), expected)
