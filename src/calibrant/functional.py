@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the functions collected below, for type checkers and editor
     from calibrant.losses.cpc import cpc_loss as cpc_loss
     from calibrant.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
     from calibrant.losses.dual_focal import dual_focal_loss as dual_focal_loss
+    from calibrant.losses.esd import esd_loss as esd_loss
     from calibrant.losses.focal import focal_loss as focal_loss, focal_sd_loss as focal_sd_loss
     from calibrant.losses.label_smoothing import label_smoothing_loss as label_smoothing_loss
     from calibrant.losses.margin import margin_loss as margin_loss

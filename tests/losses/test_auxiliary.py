@@ -75,3 +75,40 @@ def test_dca_by_hand() -> None:
     confidence, prediction = logits[kept].softmax(1).max(1)
     expected = (confidence.mean() - (prediction == target[kept]).double().mean()).abs()
     torch.testing.assert_close(penalty_of(losses.DCA(), logits, target), expected)
+
+
+def test_esd_by_its_definition() -> None:
+    """Mean and variance over all others, sample by sample; confidences that are equal count both ways."""
+    logits, target = data(25)
+    logits[10:15] = logits[6:11].clone()
+    logits.requires_grad_()
+    kept = target != -100
+    r, prediction = logits[kept].softmax(1).max(1)
+    gaps = (prediction == target[kept]).double() - r
+    n = len(r)
+    total = 0
+    for i in range(n):
+        g = torch.stack([gaps[j] if r[j] <= r[i] else gaps[j] * 0 for j in range(n) if j != i])
+        total = total + g.mean().square() - g.var() / (n - 1)
+    expected = (total / n).sqrt()
+    found = penalty_of(losses.ESD(weight=1.0), logits, target)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (found, expected)))
+
+
+def test_esd_apart_from_the_base() -> None:
+    logits, target = data(100)
+    plain = losses.CrossEntropy()(logits[:60], target[:60])
+    penalty = penalty_of(losses.ESD(), logits[60:], target[60:])
+    assert float(penalty) > 0
+    torch.testing.assert_close(losses.ESD(apart=0.4)(logits, target), plain + penalty)
+    each = losses.ESD(apart=0.4, reduction="none")(logits, target)
+    assert each.shape == (100,)
+    assert (each[60:] == 0).all()
+    torch.testing.assert_close(each.sum() / (target[:60] != -100).sum(), plain + penalty)
+    pixels = losses.ESD(apart=0.5, reduction="none")(torch.randn(4, 3, 5, 6), torch.randint(3, (4, 5, 6)))
+    assert pixels.shape == (4, 5, 6)
+    assert (pixels[2:] == 0).all()
+    assert (pixels[:2] > 0).all()
+    tiny = losses.ESD(apart=0.2)(logits[:4], target[:4])  # nothing is left for the penalty
+    torch.testing.assert_close(tiny, losses.CrossEntropy()(logits[:4], target[:4]))

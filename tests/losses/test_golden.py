@@ -103,6 +103,8 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
             return [(losses.MDCA(weight=p["beta"], base=base, gamma=p.get("gamma", 1.0), **shared), *official)]
         case "dca":
             return [(losses.DCA(weight=p["beta"], **shared), *official)]
+        case "esd":
+            return [(losses.ESD(weight=p["lambda"], **shared), *official)]
     raise AssertionError(case.method)
 
 

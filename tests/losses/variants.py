@@ -53,7 +53,7 @@ VARIANTS |= {
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
-BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca")}
+BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca", "esd")}
 #: Those with a part that depends on the logits, but by choice is a constant for the gradient: the golden vectors have it.
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
 DETACHED |= {"acls", "acls shift invariant"}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.cpc import CPC as CPC
     from calibrant.losses.cross_entropy import CrossEntropy as CrossEntropy
     from calibrant.losses.dual_focal import DualFocal as DualFocal
+    from calibrant.losses.esd import ESD as ESD
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
     from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
     from calibrant.losses.margin import MbLS as MbLS
@@ -93,6 +94,7 @@ METHODS: Final = table(
         "mdca", "mdca:MDCA", "multi-class difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5
     ),
     _method("dca", "mdca:DCA", "difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5),
+    _method("esd", "esd:ESD", "expected squared difference", "Yoon et al., ICLR 2023", memory=5),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.

@@ -42,8 +42,12 @@ class PenalisedLoss(Loss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
-        given = batch(self.predictive(logits), target, **_unweighted(self.options))
+        given = self.unweighted(logits, target)
         return add_penalty(self._loss(logits, target), given, self.weight * self.penalty(given))
+
+    def unweighted(self, logits: Tensor, target: Tensor) -> Batch:
+        """What the penalty sees: predictions and targets, without class weights."""
+        return batch(self.predictive(logits), target, **_unweighted(self.options))
 
     @abstractmethod
     def penalty(self, given: Batch) -> Tensor:
@@ -91,6 +95,11 @@ def top_label(given: Batch) -> tuple[Tensor, Tensor]:
     prediction = given.logits.detach().argmax(dim=1)
     confidence = torch.exp(-functional.cross_entropy(given.logits, prediction, reduction="none"))
     return torch.where(given.kept, confidence, 0), torch.where(given.kept, given.probability_of(prediction), 0)
+
+
+def root(square: Tensor) -> Tensor:
+    """Square root with value and gradient 0 where ``square`` is not positive; anything smaller than 1e-24 is rounding."""
+    return square.clamp(min=1e-24).sqrt() * (square > 1e-24)
 
 
 def count(given: Batch) -> Tensor:

@@ -2,11 +2,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from calibrant import tensors
 from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, only_once
+from calibrant.losses.sorting import order_with_ties, running_sum
 from calibrant.losses.targets import Options, batch, with_options
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ class _LaplacianGram(torch.autograd.Function):
 
     @staticmethod
     def forward(r: Tensor, a: Tensor, width: float) -> tuple[Tensor, Tensor, Tensor]:
-        order, first, last = _order_with_ties(r)
+        order, first, last = order_with_ties(r)
         a_sorted = a[:, order]
         up = torch.exp(r[order] / width)
         down = 1 / up
-        running = _running_sum(a_sorted * up)
+        running = running_sum(a_sorted * up)
         below = running[:, first].mul_(down)
         ka = running[:, last].mul_(down)
-        running = _running_sum(a_sorted.mul_(down).flip(1)).flip(1)  # from above
+        running = running_sum(a_sorted.mul_(down).flip(1)).flip(1)  # from above
         above = running[:, last].mul_(up)
         ka += above
         derivative = above.sub_(below).div_(width)
@@ -126,22 +126,6 @@ class _LaplacianGram(torch.autograd.Function):
         r, a, ka, derivative = ctx.saved_tensors
         both = grad_gram + grad_gram.T
         return only_once(r, (a * (both @ derivative)).sum(dim=0)), only_once(r, both @ ka), None
-
-
-def _order_with_ties(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The order that sorts r and, for each position, where its run of equal values starts and ends."""
-    # Non-negative floats sort like their bits as integers, several times faster.
-    ordered, order = r.view(torch.int64 if r.dtype is torch.float64 else torch.int32).sort()
-    place = torch.arange(len(r), device=r.device)
-    changes = functional.pad(ordered[1:] != ordered[:-1], (1, 1), value=True)
-    first = place.where(changes[:-1], 0).cummax(dim=0).values
-    last = (place + 1).where(changes[1:], len(r)).flip(0).cummin(dim=0).values.flip(0)
-    return order, first, last
-
-
-def _running_sum(values: Tensor) -> Tensor:
-    """Sums of the first 0, 1, ..., N values of each row."""
-    return functional.pad(values.cumsum(dim=1), (1, 0))
 
 
 class MMCE(Loss):
