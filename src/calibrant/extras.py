@@ -28,6 +28,7 @@ EXTRAS = {
 #: Names that packages are installed under, where they differ from the import names.
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "comet_ml": "comet-ml",
     "segmentation_models_pytorch": "segmentation-models-pytorch",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import pyplot as plt
 from matplotlib.figure import Figure as Canvas
 
 from calibrant.files import file_name, replacing
@@ -25,14 +26,17 @@ def write_figures(folder: Path, found: Collected, content: dict[str, Any], *, fo
 
 
 @styled
-def save(folder: Path, name: str, figure: Figure | Canvas, *, force: bool = False) -> list[Path]:
+def save(
+    folder: Path, name: str, figure: Figure | Canvas, *, force: bool = False, endings: Sequence[str] = ("pdf", "png")
+) -> list[Path]:
     """Write a figure, drawn once, as .pdf and .png."""
-    written = [folder / f"{file_name(name)}.{ending}" for ending in ("pdf", "png")]
+    written = [folder / f"{file_name(name)}.{ending}" for ending in endings]
     canvas = figure.plot().get_figure(root=True) if isinstance(figure, Figure) else figure
     for path in written:
         with replacing(path, force=force) as temporary:
             if canvas is not None:
                 canvas.savefig(temporary, bbox_inches="tight")
+    plt.close(canvas)
     return written
 
 

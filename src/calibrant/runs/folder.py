@@ -194,6 +194,11 @@ class RunFolder:
         return self.path / "figures"
 
     @property
+    def logs(self) -> Path:
+        """Folder of what experiment trackers write, and of the final table and figures they get."""
+        return self.path / "logs"
+
+    @property
     def shift_figure(self) -> Path:
         """Curves on corrupted test images."""
         return self.path / "shift.png"

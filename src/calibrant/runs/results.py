@@ -104,10 +104,20 @@ class RunResult:
         audits = self._audits()
         return measures_table([*audits.values()], title=self._title(), headings=[*audits], rank=2)
 
-    def _repr_html_(self) -> str:
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The table of the test metrics before and after temperature scaling: columns, and rows of text."""
         audits = self._audits()
         rows = [[record.label, *(audit.text(record) for audit in audits.values())] for record in self.test.shown(2)]
-        return html_table(["measure", *audits], rows, self._title())
+        return ["measure", *audits], rows
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        columns, rows = self.cells()
+        lines = [columns, ["---"] * len(columns), *rows]
+        return "\n".join([self._title(), "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+    def _repr_html_(self) -> str:
+        return html_table(*self.cells(), self._title())
 
 
 def other_criterion(criterion: Criterion) -> Criterion:
@@ -128,6 +138,7 @@ class Environment:
         versions: Versions of the packages involved.
         machine: The machine it runs on.
         resumed: When it was resumed.
+        id: Identifies the run to experiment trackers; empty in older runs.
     """
 
     data: dict[str, dict[str, int | str]]
@@ -138,6 +149,7 @@ class Environment:
     versions: dict[str, str] = field(default_factory=dict)
     machine: dict[str, str | int] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
+    id: str = ""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def execute(
 
     for job in missing:
         check(job.recipe, allow_code=allow_code)
-    options = Options(force, allow_code, threads)
+    options = Options(force, allow_code, threads, group=missing[0].folder.path.resolve().parent.name)
     if launcher == "ray":
         results = _on_ray(missing, state, resources or {}, options)
     elif (at_once := _usual_jobs(missing, allow_code=allow_code) if jobs is None else jobs) > 1:
@@ -116,11 +116,13 @@ class Options(NamedTuple):
         force: Train again.
         allow_code: Allow code from outside calibrant in recipes.
         threads: Threads per job.
+        group: What experiment trackers file the jobs under.
     """
 
     force: bool
     allow_code: bool
     threads: int | None
+    group: str | None = None
 
 
 def train_job(recipe: Recipe, folder: RunFolder, options: Options) -> Result:

@@ -285,8 +285,6 @@ class Keeper(lightning.Callback):
         pl_module.result = None
         row["seconds"] = pl_module.seconds()
         self._save(trainer, better=better)
-        for logger in trainer.loggers:
-            logger.log_metrics({name: value for name, value in row.items() if name != "epoch"}, step=trainer.current_epoch)
         if trainer.is_global_zero:
             self.write()
 

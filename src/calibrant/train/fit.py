@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import platform
+import secrets
 import sys
 import time
 import warnings
@@ -17,14 +18,12 @@ import lightning.pytorch as lightning
 import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from torch import nn
 
 from calibrant import __version__
 from calibrant.audit import audit
 from calibrant.checks import whole
 from calibrant.data import DataSet, Masks
 from calibrant.errors import UNFIT, InputError, Terminated, input_errors
-from calibrant.losses import Loss
 from calibrant.models import needs
 from calibrant.posthoc import TemperatureScaling
 from calibrant.posthoc.temperature import Criterion
@@ -34,10 +33,10 @@ from calibrant.runs import Environment, Run, RunFolder, RunResult
 from calibrant.train.batches import Batches, feed_of
 from calibrant.train.checkpoints import load_weights, newest_checkpoint
 from calibrant.train.engine import Keeper, Module, Writer, validations
-from calibrant.train.options import make_loggers
 from calibrant.train.predictor import DensePredictions, Predictor, draw_pixels
 from calibrant.train.preparing import Prepared, check, prepare, take_given, threads_of
 from calibrant.train.progress import Progress
+from calibrant.train.trackers import Tracking, make_trackers
 
 
 def fit(
@@ -48,6 +47,7 @@ def fit(
     quiet: bool = False,
     allow_code: bool = False,
     threads: int | None = None,
+    group: str | None = None,
     **fields: Any,
 ) -> Run | None:
     """Train, resume training, or return a finished run.
@@ -60,6 +60,7 @@ def fit(
         quiet: Show no progress.
         allow_code: Allow code from outside calibrant in the recipe.
         threads: Number of threads. If not given, small networks use one, unless OMP_NUM_THREADS is set.
+        group: What experiment trackers file the run under, such as the name of a study; the recipe's name if not given.
         **fields: Fields of the recipe, as in :meth:`calibrant.train.Recipe.load`: ``loss="mbls"``. ``model`` and ``loss``
             may also be modules, and ``data`` samples (see :func:`calibrant.data.dataset_from`), such as a pair of tensors.
             A network passed in ends up with the weights of the run.
@@ -86,7 +87,8 @@ def fit(
         return Run.load(folder)
     prepared = prepare(recipe, allow_code=allow_code, given=given)
     keeper = Keeper(folder, recipe.select)
-    trainer = make_trainer(recipe, [keeper, *([] if quiet else [Progress()])], folder.path, allow_code=allow_code)
+    tracking = Tracking(keeper, recipe)
+    trainer = make_trainer(recipe, [keeper, tracking, *([] if quiet else [Progress()])], folder.path)
     # Nothing is written before this: a start that fails leaves nothing behind.
     with threads_of(recipe, prepared.operations, threads), folder.claimed() if first else contextlib.nullcontext():
         if first and _settled(recipe, folder, force=force):  # by another process in the meantime
@@ -94,10 +96,16 @@ def fit(
             return Run.load(folder)
         if first:
             _start(recipe, folder, prepared.data, force=force)
-        return _train(recipe, folder, prepared, trainer, keeper)
+            wanted = recipe.trainer.get("logger")
+            tracking.trackers = make_trackers(wanted, folder, group=group or recipe.name, allow_code=allow_code)
+        with tracking.running():
+            return _train(recipe, folder, prepared, trainer, tracking)
 
 
-def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: lightning.Trainer, keeper: Keeper) -> Run | None:
+def _train(
+    recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: lightning.Trainer, tracking: Tracking
+) -> Run | None:
+    keeper = tracking.keeper
     module = Module(recipe, prepared.network, prepared.loss, prepared.data)
     checkpoint = newest_checkpoint(folder, recipe, say=trainer.is_global_zero)
     if trainer.is_global_zero and checkpoint != folder.checkpoint("last"):
@@ -127,12 +135,10 @@ def _train(recipe: Recipe, folder: RunFolder, prepared: Prepared, trainer: light
         done = f"{keeper.epochs} of {recipe.epochs} epochs"
         raise InputError(f"{folder} was stopped by {by} after {done}; run the same command again to resume")
     keeper.write()  # what a killed process did not get to
-    return finish(recipe, folder, prepared.data, prepared.network, prepared.loss, module.device)
+    return finish(recipe, folder, prepared, module.device, tracking)
 
 
-def make_trainer(
-    recipe: Recipe, callbacks: list[Any], folder: Path | None, *, allow_code: bool = False
-) -> lightning.Trainer:
+def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> lightning.Trainer:
     """Lightning's trainer, with the recipe's options.
 
     Raises:
@@ -140,7 +146,7 @@ def make_trainer(
     """
     for name in ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
         logging.getLogger(name).setLevel(logging.WARNING)  # calibrant reports the rest itself
-    options = {**recipe.trainer, "logger": make_loggers(recipe.trainer.get("logger"), folder, allow_code=allow_code)}
+    options = {**recipe.trainer, "logger": False}  # trackers get the rows of the history
     with warnings.catch_warnings(), input_errors("trainer", unfit=True), _trainer_errors():
         warnings.simplefilter("ignore")
         return lightning.Trainer(
@@ -215,6 +221,7 @@ def _describe(recipe: Recipe, data: DataSet, before: Environment | None) -> Envi
     """What the run depends on: versions, machine, data."""
     packages = ("lightning", "torchmetrics")
     now = Environment(
+        id=secrets.token_hex(8) if before is None or not before.id else before.id,
         data=_fingerprints(data),
         train_counts=data.train_counts,
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -251,8 +258,9 @@ def same_data(folder: RunFolder, data: DataSet) -> None:
 # Finishing
 
 
-def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module, loss: Loss, device: torch.device) -> Run:
+def finish(recipe: Recipe, folder: RunFolder, prepared: Prepared, device: torch.device, tracking: Tracking) -> Run:
     """Predict with the selected checkpoint, measure, and write predictions and results."""
+    data, network, loss, _ = prepared
     try:
         epoch = load_weights(recipe, folder, network)
     except InputError as error:
@@ -271,17 +279,17 @@ def finish(recipe: Recipe, folder: RunFolder, data: DataSet, network: nn.Module,
         write_npz(folder.predictions(name), stream, len(part), classes=data.classes, train_counts=counts, force=True)
     if live:
         draw_pixels(predictor, live["test"].part, folder.figures)
-    folder.write_result(
-        RunResult(
-            recipe=recipe.name,
-            loss=recipe.loss.name,
-            seed=recipe.seed,
-            epochs=recipe.epochs,
-            reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
-            parameters=sum(p.numel() for p in network.parameters()),
-            **measure_run(folder, recipe.num_bins, live),
-        ).scaled_by(recipe.temperature)
-    )
+    result = RunResult(
+        recipe=recipe.name,
+        loss=recipe.loss.name,
+        seed=recipe.seed,
+        epochs=recipe.epochs,
+        reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
+        parameters=sum(p.numel() for p in network.parameters()),
+        **measure_run(folder, recipe.num_bins, live),
+    ).scaled_by(recipe.temperature)
+    tracking.finish(result, folder)  # before the run is finished: whatever a killed process did not get to is done again
+    folder.write_result(result)
     return Run.load(folder)
 
 

@@ -2,14 +2,13 @@
 
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from lightning.pytorch import Trainer, loggers
+from lightning.pytorch import Trainer
 
 from calibrant.checks import in_range, whole
 from calibrant.errors import InputError, did_you_mean, input_errors
-from calibrant.recipes import import_name
+from calibrant.train.trackers import check_loggers
 
 #: Options that calibrant sets itself, and how.
 OURS: Final = {
@@ -19,14 +18,6 @@ OURS: Final = {
     "enable_progress_bar": "`quiet=True`",
     **dict.fromkeys(("callbacks", "plugins", "model_registry", "default_root_dir", "enable_checkpointing"), ""),
     **dict.fromkeys(("enable_model_summary", "num_sanity_val_steps", "use_distributed_sampler"), ""),
-}
-#: Short names of loggers.
-LOGGERS: Final = {
-    "csv": "CSVLogger",
-    "tensorboard": "TensorBoardLogger",
-    "wandb": "WandbLogger",
-    "mlflow": "MLFlowLogger",
-    "comet": "CometLogger",
 }
 
 
@@ -43,8 +34,7 @@ def check_trainer(options: Mapping[str, Any], *, allow_code: bool = False) -> No
             raise InputError('trainer.max_time must be "DD:HH:MM:SS" in quotes, or a mapping such as {hours: 3}')
         if name != "logger":
             _refuse_classes(f"trainer.{name}", value)
-    for one in _listed(options.get("logger")):
-        _logger_class(one, allow_code=allow_code)
+    check_loggers(options.get("logger"), allow_code=allow_code)
     with input_errors():  # which Lightning lets pass
         whole("trainer.accumulate_grad_batches", options.get("accumulate_grad_batches") or 1, 1)
         in_range("trainer.gradient_clip_val", options.get("gradient_clip_val") or 1, 0)
@@ -59,40 +49,3 @@ def _refuse_classes(path: str, value: Any) -> None:
         raise InputError(f"{path} takes no class_path; only trainer.logger does")
     if not isinstance(value, str | int | float | bool | list | Mapping | None):
         raise InputError(f"{path} must be a word or a number, as in a file, got {type(value).__name__}")
-
-
-def make_loggers(value: Any, folder: Path | None, *, allow_code: bool = False) -> Any:
-    """Loggers by name, or by ``{"class_path": ..., "init_args": {...}}``; otherwise as Lightning takes them."""
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    made = []
-    for one in _listed(value):
-        kind = _logger_class(one, allow_code=allow_code)
-        accepted = inspect.signature(kind).parameters
-        own = {"save_dir": str(folder or "."), "name": "logs"} if isinstance(one, str) else dict(one.get("init_args") or {})
-        try:
-            made.append(kind(**{key: inner for key, inner in own.items() if key in accepted or not isinstance(one, str)}))
-        except ModuleNotFoundError as error:
-            raise InputError(f"trainer.logger {one}: {' '.join(str(error).split())}") from error
-        except Exception as error:
-            if not isinstance(one, str):
-                raise  # user code
-            raise InputError(f"trainer.logger {one}: {type(error).__name__}: {' '.join(str(error).split())}") from error
-    return made
-
-
-def _listed(value: Any) -> list[Any]:
-    return [] if value is None or isinstance(value, bool) else list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _logger_class(value: Any, *, allow_code: bool) -> Any:
-    if isinstance(value, Mapping) and isinstance(value.get("class_path"), str):
-        return import_name(value["class_path"], allow_code=allow_code)
-    name = LOGGERS.get(value, value) if isinstance(value, str) else ""
-    kind = getattr(loggers, name, None) if name in loggers.__all__ and name != "Logger" else None
-    if kind is None:
-        raise InputError(
-            f"trainer.logger must be one of {', '.join(LOGGERS)}, the name of one of Lightning's loggers, or with "
-            f"`allow_code=True` {{class_path: package.module.Logger}}; got {value!r}"
-        )
-    return kind
