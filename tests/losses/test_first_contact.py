@@ -17,7 +17,22 @@ from calibrant.losses.base import Epochs
 
 ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive]
 #: Functions of the probabilities alone, or with limits where one of them is 0.
-WITH_LIMIT = {"ce", "ecp", "fl", "flsd", "brier", "mmce", "calfocal", "adafocal", "dfl", "bsce", "mdca", "dca", "esd"}
+WITH_LIMIT = {
+    "ce",
+    "ecp",
+    "fl",
+    "flsd",
+    "brier",
+    "mmce",
+    "calfocal",
+    "adafocal",
+    "dfl",
+    "bsce",
+    "mdca",
+    "dca",
+    "esd",
+    "sbece",
+}
 INFINITE = {"ls", "cpc", "mbls", "cals-hr", "cals-alm", "acls"}
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant import losses
+from calibrant.losses.auxiliary import PenalisedLoss
 from calibrant.losses.penalties import PENALTIES
 from golden_cases import Case, cases
 
@@ -37,7 +38,18 @@ LOSS_CASES = [case for case in cases("loss", "loss_edge") if case.method != "cal
 ALM_CASES = [case for case in cases("loss", "loss_edge") if case.method == "cals_alm"]
 
 
-def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
+class PenaltyAlone(nn.Module):
+    """The penalty of a loss without its weight and without the loss it is added to, as some golden values have it."""
+
+    def __init__(self, loss: PenalisedLoss) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        return self.loss.penalty(self.loss.unweighted(logits, target))
+
+
+def forms(case: Case) -> list[tuple[nn.Module, str, str]]:
     """Each form of a loss that the case has values for: the loss, and the names of value and gradient."""
     p = case.params
     shared = {"ignore_index": p.get("ignore_index", -100), "reduction": p.get("reduction", "mean")}
@@ -105,10 +117,17 @@ def forms(case: Case) -> list[tuple[losses.Loss, str, str]]:
             return [(losses.DCA(weight=p["beta"], **shared), *official)]
         case "esd":
             return [(losses.ESD(weight=p["lambda"], **shared), *official)]
+        case "sbece_label_binned":
+            options = {"weight": p["lambda"], "num_bins": p["bins"], "temperature": p["T"]}
+            return [(losses.SBECE(**options, **shared), *official)]
+        case "sbece_binned" | "sbece_label_binned_google":
+            form = "binned" if case.method == "sbece_binned" else "label-binned-squared"
+            loss = losses.SBECE(num_bins=p["bins"], temperature=p["T"], form=form, **shared)
+            return [(PenaltyAlone(loss), *official)]
     raise AssertionError(case.method)
 
 
-def value_and_gradient(loss: losses.Loss, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_gradient(loss: nn.Module, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     logits = logits.clone().requires_grad_()
     value = loss(logits, target)
     (gradient,) = torch.autograd.grad(value, logits)

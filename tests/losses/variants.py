@@ -49,11 +49,13 @@ VARIANTS |= {
     "acls shift invariant": partial(_build, "acls", False, shift_invariant=True),
     "mdca fl": partial(_build, "mdca", False, base="fl"),
     "dca of dfl": partial(_build, "dca", False, base="dfl"),
+    "sbece binned": partial(_build, "sbece", False, form="binned"),
+    "sbece squared": partial(_build, "sbece", False, form="label-binned-squared"),
     "dfl detached": partial(_build, "dfl", False, detach=True),
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
-BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca", "esd")}
+BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca", "esd", "sbece")}
 #: Those with a part that depends on the logits, but by choice is a constant for the gradient: the golden vectors have it.
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
 DETACHED |= {"acls", "acls shift invariant"}

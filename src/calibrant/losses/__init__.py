@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.margin import MbLS as MbLS
     from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
     from calibrant.losses.mmce import MMCE as MMCE
+    from calibrant.losses.sbece import SBECE as SBECE
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ METHODS: Final = table(
     ),
     _method("dca", "mdca:DCA", "difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5),
     _method("esd", "esd:ESD", "expected squared difference", "Yoon et al., ICLR 2023", memory=5),
+    _method("sbece", "sbece:SBECE", "soft-binned calibration error", "Karandikar et al., NeurIPS 2021", memory=9),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
