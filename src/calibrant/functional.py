@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.inputs import from_probs
 from calibrant.losses import METHODS
-from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image
+from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_fpr95, per_image, per_label
 
 if TYPE_CHECKING:  # the functions collected below, for type checkers and editors
     from calibrant.losses.acls import acls_loss as acls_loss
@@ -59,6 +59,7 @@ __all__ = [
     "ood_auroc",
     "ood_fpr95",
     "per_image",
+    "per_label",
     *FUNCTIONS,
     *sorted(name for name in globals() if name.endswith("_loss")),
 ]

@@ -9,7 +9,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from calibrant.checks import one_of, with_shared
 from calibrant.errors import did_you_mean
 from calibrant.tensors import (
     Samples,
+    Task,
     at_least_single,
     checked,
     corner,
@@ -31,7 +32,6 @@ from calibrant.tensors import (
     wrong_labels,
 )
 
-Task = Literal["multiclass", "binary"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -53,8 +53,10 @@ class Given(TypedDict, total=False):
         ignore_index: Label of samples or pixels to ignore, -100 by default.
         probs: True if they are probabilities, False if they are logits. By default they are taken as logits, but refused if
             all rows are non-negative and add up to 1, which real logits never do.
-        task: ``"multiclass"`` by default. ``"binary"`` allows one score per sample, ``(N,)`` or ``(N, 1, *spatial)``: the
-            logit of class 1 or, with ``probs=True``, its probability.
+        task: ``"multiclass"`` by default. ``"binary"``: the prediction of an event, class 1 of two, by one score per sample,
+            ``(N,)`` or ``(N, 1, *spatial)``, its logit or, with ``probs=True``, its probability; two columns will do as
+            well. ``"multilabel"``: L events per sample, scores and targets ``(N, L, *spatial)``. Calibration errors of
+            events compare their probability with how often they happen; accuracy is that of the more probable class.
     """
 
     ignore_index: int
@@ -82,18 +84,89 @@ def for_measuring(
     probs: bool | None = None,
     task: Task = "multiclass",
     num_classes: int | None = None,
+    soft: str | None = "",
 ) -> Samples:
-    """Check ``logits`` and ``target``, all labels included, for a metric; logits keep their type. See :class:`Given`."""
+    """Check ``logits`` and ``target``, all labels included, for a metric; logits keep their type. See :class:`Given`.
+
+    ``soft`` is None where soft targets have a meaning; otherwise it says why not.
+    """
+    one_of("task", task, get_args(Task))
     scores = _as_scores(logits, "logits", probs=probs)
-    labels = _as_labels(target, logits, ignore_index).to(scores.device)
+    if task == "multilabel":
+        scores, num_classes = _in_place(scores, num_classes), None
+    expected = _as_soft_targets(target, scores, task, ignore_index)
+    if expected is not None:
+        if soft is not None:
+            raise TypeError(f"target holds soft targets, but this needs class labels{soft}; target.argmax(1) gives labels")
+        labels = expected.argmax(dim=1).where(expected.sum(dim=1) > 0, ignore_index)
+    elif task == "multilabel":
+        labels = _as_events(target, logits).to(scores.device)
+    else:
+        labels = _as_labels(target, logits, ignore_index).to(scores.device)
     if task == "binary":
         labels = labels.squeeze(1) if labels.dim() > 1 and labels.shape == scores.shape else labels
         labels = _whole(labels) if labels.is_floating_point() else labels
     kept = labels != ignore_index if labels.shape == scores.shape[:1] + scores.shape[2:] else None
-    scores = as_logits(scores, probs=probs, task=task, kept=kept)
+    scores = as_logits(scores, probs=probs, task="binary" if task == "multilabel" else task, kept=kept)
     if labels.dtype is torch.bool and scores.shape[1] == 2:
         labels = labels.long()
-    return checked(scores, labels, ignore_index, num_classes, labels=True)
+    if task == "multilabel" and labels.shape != scores.shape[:1] + scores.shape[2:]:
+        raise ValueError(
+            f'with task="multilabel", target must have the shape of the logits, {tuple(scores[:, 0].shape)}, '
+            f"got {shape_of(labels)}"
+        )
+    samples = checked(scores, labels, ignore_index, num_classes, labels=True)
+    return samples._replace(task=task, soft=None if expected is None else expected.to(scores))
+
+
+def _in_place(scores: Tensor, labels: int | None) -> Tensor:
+    """Scores of L events, ``(N, L, *spatial)``, as scores of one event in L places, ``(N, 1, L, *spatial)``."""
+    if scores.dim() < 2:
+        raise ValueError(f'with task="multilabel", logits must have shape (N, L, *spatial), got {shape_of(scores)}')
+    if labels is not None and scores.shape[1] != labels:
+        raise ValueError(f"logits have {scores.shape[1]} labels in dimension 1, but num_classes={labels}")
+    return scores.unsqueeze(1)
+
+
+def _as_events(target: Any, logits: Any) -> Tensor:
+    """Labels 0 and 1 of several events."""
+    columns, own = _columns(logits), _columns(target)
+    if columns is not None and own is not None:
+        if list(columns) != list(own):
+            raise ValueError("logits and target must have the same columns in the same order, one for each label")
+        _check_order(logits.index, target.index)
+    labels = as_tensor(target, "target")
+    return _whole(labels) if labels.is_floating_point() else labels
+
+
+def _as_soft_targets(target: Any, scores: Tensor, task: Task, ignore_index: int) -> Tensor | None:
+    """Probabilities of the classes in the shape of the logits, 0 where ignored; None if targets are labels."""
+    if isinstance(target, Tensor):
+        values = target
+    else:
+        array = _as_array(target, "target")
+        if array.dtype.kind != "f" or bool(np.isnan(array).any()):
+            return None
+        values = _from_numpy(array, "target")
+    if not values.is_floating_point():
+        return None
+    values = values.detach().to(scores.device)
+    if task == "multiclass":
+        if values.shape != scores.shape or values.dim() < 2 or values.shape[1] < 2:
+            return None
+        wrong = ~((values.amin(dim=1) >= 0) & (off_one(values) <= 1e-2))
+        message = "target: {place} does not hold probabilities that add up to 1; labels are integers: use target.long()"
+    else:
+        if bool((values == values.round()).all()):
+            return None
+        values = values.reshape(scores.shape[:1] + scores.shape[2:]) if values.numel() == len(scores) else values
+        ignored = values == ignore_index
+        wrong = ~((values >= 0) & (values <= 1)) & ~ignored
+        message = "target: {place} must hold 0 or 1, or the probability of 1"
+        values = torch.stack([1 - values, values], dim=1).where(~ignored.unsqueeze(1), 0)
+    if bool(wrong.any()):
+        raise ValueError(message.format(place=_place(wrong.nonzero()[0].tolist())))
+    return values
 
 
 def as_logits(
@@ -115,7 +188,9 @@ def as_logits(
     """
     values = _as_scores(scores, name, probs=probs)
     classes = values.shape[1] if values.dim() > 1 else 1
-    if one_of("task", task, ("multiclass", "binary")) == "binary" and classes != 2:
+    if one_of("task", task, get_args(Task)) == "multilabel":
+        raise ValueError('with task="multilabel", fit one calibrator for each label: calibrant.posthoc.PerLabel')
+    if task == "binary" and classes != 2:
         return _of_two_classes(values, probs, kept, name)
     if classes < 2:
         raise ValueError(

@@ -1,5 +1,6 @@
-"""From logits to outcomes: how confident each prediction was, and whether it was correct."""
+"""From logits to outcomes: how probable each prediction was, and whether it came true."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -24,10 +25,18 @@ class Softmax(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """Confidence and correctness of the predicted class, for each sample or pixel that is not ignored."""
+    """Confidence and correctness of the predicted class, for each sample or pixel that is not ignored.
+
+    Of events, their probability, and whether they happened. With soft targets, ``correct`` is a probability.
+    """
 
     confidence: Tensor
     correct: Tensor
+
+    def of_predicted_class(self) -> "Outcomes":
+        """From outcomes of events those of the more probable class, which is the other one up to one half."""
+        happens = self.confidence > 0.5
+        return Outcomes(torch.where(happens, self.confidence, 1 - self.confidence), happens == self.correct)
 
 
 def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
@@ -45,11 +54,13 @@ def softmax(block: Block, largest: Tensor | None = None) -> Softmax:
 
 
 def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
-    """Where the prediction, the first class with the largest logit, is the true class.
+    """Where the prediction, the first class with the largest logit, is the true class; with soft targets, how probably.
 
     Comparing the true logit with the largest costs a fraction of ``argmax``. It is wrong only if a class before the true
     one has the same logit, which requires a confidence of at most one half; those few samples are checked again.
     """
+    if block.soft is not None:
+        return block.soft.gather(1, block.logits.argmax(dim=1, keepdim=True)).squeeze(1)
     right = (block.logits.gather(1, block.target.unsqueeze(1)) == largest).squeeze(1)
     doubtful = right & (total.squeeze(1) >= 2)
     if doubtful.any():
@@ -57,14 +68,28 @@ def correct(block: Block, largest: Tensor, total: Tensor) -> Tensor:
     return right
 
 
-@torch.no_grad()
 def top_label(samples: Samples) -> Outcomes:
-    """Outcomes of all samples, in their order."""
+    """Outcomes of the predicted class of all samples, in their order."""
+    return _of_blocks(samples, lambda block, s: (1 / s.total.squeeze(1), correct(block, s.largest, s.total)))
+
+
+def judged(samples: Samples) -> Outcomes:
+    """What calibration is about: events if they were predicted, otherwise the predicted class."""
+    return _of_blocks(samples, _event) if samples.of_event else top_label(samples)
+
+
+def _event(block: Block, s: Softmax) -> tuple[Tensor, Tensor]:
+    happened = block.target == 1 if block.soft is None else block.soft[:, 1]
+    return s.exponentials[:, 1] / s.total.squeeze(1), happened
+
+
+@torch.no_grad()
+def _of_blocks(samples: Samples, outcome: Callable[[Block, Softmax], tuple[Tensor, Tensor]]) -> Outcomes:
     confidences, rights = [], []
     for block in tensors.blocks(samples):
-        largest, _, total = softmax(block)
-        confidences.append(block.pick(1 / total.squeeze(1)))
-        rights.append(block.pick(correct(block, largest, total)))
+        confidence, right = outcome(block, softmax(block))
+        confidences.append(block.pick(confidence))
+        rights.append(block.pick(right))
     logits = samples.logits
     none = logits.new_zeros(0, dtype=logits.dtype if logits.dtype == torch.float64 else torch.float32)
     found = Outcomes(torch.cat([none, *confidences]), torch.cat([none.bool(), *rights]))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
+#: What a row of scores predicts: one of K classes, one event, or L events.
+Task = Literal["multiclass", "binary", "multilabel"]
 
 
 class Samples(NamedTuple):
@@ -23,15 +25,36 @@ class Samples(NamedTuple):
         logits: ``(N, K, *spatial)``, at least float32.
         target: ``(N, *spatial)``, int64, 0 at ignored places so that it can always be used as an index.
         kept: ``(N, *spatial)``, False at ignored places.
+        task: What was predicted. Events have two classes, of which class 1 means that they happened; several events per
+            sample, ``(N, 2, L, *spatial)``, are placed like pixels.
+        soft: Soft targets, ``(N, K, *spatial)``; then ``target`` is the most probable class.
     """
 
     logits: Tensor
     target: Tensor
     kept: Tensor
+    task: Task = "multiclass"
+    soft: Tensor | None = None
+
+    @property
+    def of_event(self) -> bool:
+        """Whether class 1 is an event whose probability was predicted."""
+        return self.task != "multiclass"
 
     def labels(self, ignore_index: int = -100) -> Tensor:
         """The labels as passed, ``ignore_index`` where they are ignored."""
         return self.target.where(self.kept, ignore_index)
+
+    def targets(self, ignore_index: int = -100) -> Tensor:
+        """Labels or soft targets, such that they can be passed on with the logits and the task below."""
+        if self.soft is None:
+            return self.labels(ignore_index)
+        return self.soft[:, 1].where(self.kept, ignore_index) if self.of_event else self.soft
+
+    @property
+    def two_class_task(self) -> Task:
+        """The task that the logits stand for now that events have two classes."""
+        return "binary" if self.of_event else "multiclass"
 
 
 class Block(NamedTuple):
@@ -42,12 +65,14 @@ class Block(NamedTuple):
         target: ``(n,)`` or ``(n, pixels)``, as in :class:`Samples`.
         kept: False at ignored places.
         places: Where the flattened ``kept`` is True, or None if it is everywhere.
+        soft: Soft targets, in the shape of the logits.
     """
 
     logits: Tensor
     target: Tensor
     kept: Tensor
     places: Tensor | None
+    soft: Tensor | None = None
 
     def pick(self, values: Tensor) -> Tensor:
         """Those of ``values``, one per sample, that are not ignored, as a vector."""
@@ -127,20 +152,23 @@ def blocks(samples: Samples) -> Iterator[Block]:
     whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
     everything = bool(samples.kept.all())
 
-    def block(logits: Tensor, target: Tensor, kept: Tensor) -> Block:
+    def block(logits: Tensor, target: Tensor, kept: Tensor, soft: Tensor | None) -> Block:
         places = None if everything else kept.flatten().nonzero().squeeze(1)
-        return Block(at_least_single(logits), target, kept, places)
+        return Block(at_least_single(logits), target, kept, places, soft)
 
     for start in range(0, size, whole):
-        images, target, kept = (part[start : start + whole] for part in samples)
+        images, target, kept = (part[start : start + whole] for part in samples[:3])
+        soft = None if samples.soft is None else samples.soft[start : start + whole]
         if logits.dim() == 2:
-            yield block(images, target, kept)
+            yield block(images, target, kept, soft)
             continue
         images, target, kept = images.flatten(2), target.flatten(1), kept.flatten(1)
+        soft = None if soft is None else soft.flatten(2)
         width = max(1, most // (classes * len(images)))
         for left in range(0, pixels, width):
             columns = slice(left, left + width)
-            yield block(images[..., columns], target[:, columns], kept[:, columns])
+            own = None if soft is None else soft[..., columns]
+            yield block(images[..., columns], target[:, columns], kept[:, columns], own)
 
 
 def reduce(values: Tensor, kept: Tensor, reduction: Reduction) -> Tensor:

@@ -346,6 +346,6 @@ def test_inputs_are_left_alone() -> None:
 
 def test_every_metric_function_is_tested() -> None:
     tested = {function.__name__ for function, _, _ in CASES.values()}
-    tested |= {"per_image", "from_probs", "ood_auroc", "ood_fpr95", "ood_aupr", "brier_split"}
+    tested |= {"per_image", "per_label", "from_probs", "ood_auroc", "ood_fpr95", "ood_aupr", "brier_split"}
     public = {name for name, f in inspect.getmembers(cal, inspect.isfunction) if not name.endswith("_loss")}
     assert public == tested

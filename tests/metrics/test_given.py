@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torchmetrics.functional.classification import binary_calibration_error
 
 from calibrant import functional as cal, inputs, metrics, plots, posthoc, stats
 from calibrant.metrics import FUNCTIONS
@@ -131,6 +132,7 @@ def test_everything_that_takes_logits_is_tested() -> None:
     """By name, or through what it is part of."""
     known = {name.split(",")[0].split()[0] for name in ENTRANCES}
     others = {"ood_auroc", "ood_aupr", "ood_fpr95", "auroc_interval", "ROC", "PixelReliability", "from_probs"}  # below
+    others |= {"per_label"}  # in test_events.py
     modules = [
         name
         for name in metrics.__all__
@@ -376,7 +378,7 @@ def test_shapes_and_labels_of_binary_tasks() -> None:
     logits, target = data(60, k=2)
     target = target.abs() % 2
     scores = logits[:, 1] - logits[:, 0]
-    expected = float(cal.ece(logits, target))
+    expected = float(binary_calibration_error(scores.sigmoid(), target, n_bins=15))  # of the event's probability
     cases = [
         (scores, target),
         (scores, target.bool()),
@@ -391,16 +393,16 @@ def test_shapes_and_labels_of_binary_tasks() -> None:
     ]
     for x, y in cases:
         assert float(cal.ece(x, y, task="binary")) == pytest.approx(expected)
-    assert float(cal.ece(logits, target.bool())) == pytest.approx(expected)  # two classes, without it
+    assert float(cal.ece(logits, target.bool())) == pytest.approx(float(cal.ece(logits, target)))  # of the predicted class
     with pytest.raises(ValueError, match=r'task="binary".*one score .*got shape \(60, 3\)'):
         cal.ece(torch.randn(60, 3), target, task="binary")
     with pytest.raises(ValueError, match="row 1 has the value 1.5, which is not a probability"):
         cal.ece(torch.tensor([0.5, 1.5]), torch.tensor([0, 1]), task="binary", probs=True)
     with pytest.raises(ValueError, match=r"row 0 at pixel \(1,\) has the value -1"):
         cal.ece(torch.tensor([[[0.5, -1.0]]]), torch.tensor([[0, 1]]), task="binary", probs=True)
-    with pytest.raises(TypeError, match="integer class labels"):
+    with pytest.raises(ValueError, match="must hold 0 or 1, or the probability of 1"):
         cal.ece(scores, target + 0.5, task="binary")
-    with pytest.raises(ValueError, match="task must be one of 'multiclass', 'binary', got 'two'"):
+    with pytest.raises(ValueError, match="task must be one of 'multiclass', 'binary', 'multilabel', got 'two'"):
         cal.ece(scores, target, task="two")
     with pytest.raises(ValueError, match="task must be one of"):
         metrics.ECE(task="two")
@@ -500,7 +502,7 @@ def wrong() -> dict[str, tuple[Any, Any, type[Exception], str]]:
         "complex": (x.to(torch.complex64), y, TypeError, "floating point numbers, got a tensor of torch.complex64"),
         "whole tensors": (x.long(), y, TypeError, "floating point numbers, got a tensor of torch.int64"),
         "nothing": (None, y, TypeError, "logits must be numbers"),
-        "soft labels": (array, x.softmax(1).numpy(), TypeError, "integer class labels"),
+        "soft labels": (array, 2 * x.softmax(1).numpy(), ValueError, "row 0 does not hold probabilities that add up to 1"),
         "half labels": (x, y.numpy() + 0.5, TypeError, "integer class labels"),
         "missing labels": (x, [*y.tolist()[:-1], None], ValueError, "row 89 has no label"),
         "NaN as label": (x, np.where(y == -100, np.nan, y), ValueError, "row 0 has no label.*ignore_index"),

@@ -65,8 +65,8 @@ def test_every_interval_that_is_announced_is_given(result: metrics.PanelResult) 
     images.update(logits.view(4, 50, K).movedim(-1, 1), target.view(4, 50))
     of_samples, of_images = stats.panel_intervals(result, resamples=20), images.intervals(resamples=20)
     announced = {record.key: record.on for record in MEASURES.values() if record.interval is not None}
-    assert of_samples.keys() == {key for key, on in announced.items() if on in ("scores", "bins", "sorted")}
-    assert of_images.keys() == {key for key, on in announced.items() if on in ("bins", "areas", "images")}
+    assert of_samples.keys() == {key for key, on in announced.items() if on in stats.resampling.RESAMPLED}
+    assert of_images.keys() == {key for key, on in announced.items() if on in ("bins", "predicted", "areas", "images")}
     assert announced.keys() == of_samples.keys() | of_images.keys()
 
 

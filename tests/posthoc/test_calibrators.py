@@ -303,7 +303,7 @@ def test_local_temperature_needs_images() -> None:
 # Temperature
 
 
-@pytest.mark.parametrize("case", cases("posthoc"), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in cases("posthoc") if "logits" in case], ids=lambda case: case.id)
 def test_golden_temperatures(case) -> None:
     logits, target = torch.from_numpy(case.arrays["logits"]), torch.from_numpy(case.arrays["labels"])
     best = float(case.arrays["T_nll_optimum_ref64"])
@@ -313,6 +313,20 @@ def test_golden_temperatures(case) -> None:
     assert float(cal.nll(scaled, target)) == pytest.approx(float(case.arrays["nll_at_optimum_ref64"]), rel=1e-9)
     by_ece = posthoc.TemperatureScaling(criterion="ece").fit(logits.double(), target)
     assert float(by_ece.temperature_) == pytest.approx(float(case.arrays["T_grid100_ece"]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases("posthoc") if case.method == "beta_calibration"], ids=lambda case: case.id
+)
+def test_golden_beta_calibration(case) -> None:
+    calibrator = posthoc.BetaCalibration(form=case.params["parameters"])
+    calibrator.fit(case["cal_probs"], case["cal_labels"], probs=True, task="binary")
+    found = calibrator.predict_proba(case["test_probs_in"], probs=True, task="binary")
+    torch.testing.assert_close(found, case["test_probs_ref64"], rtol=0, atol=1e-6)
+    case.check(found, "test_probs")
+    for name, value in (("a_ref64", calibrator.slopes_[0, 0]), ("b_ref64", calibrator.slopes_[1, 0])):
+        torch.testing.assert_close(value, case[name], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(calibrator.intercept_[0], case["c_ref64"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("true", [0.05, 0.3, 1.0, 4.0, 60.0])

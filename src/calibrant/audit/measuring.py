@@ -16,7 +16,7 @@ from calibrant.metrics.estimators import calibration_error
 from calibrant.metrics.panel import Panel, PanelResult, class_groups
 from calibrant.metrics.scores import negative_log_likelihood, of_samples
 from calibrant.metrics.table import MEASURES
-from calibrant.outcomes import Outcomes, top_label
+from calibrant.outcomes import Outcomes, judged
 from calibrant.predictions import Predictions, open_predictions
 
 
@@ -59,7 +59,8 @@ def audit(
     file.require_target()
     counts = counts if counts is not None else file.train_counts
     groups = {} if counts is None or file.shape else class_groups(counts)  # defined by sample counts, not pixels
-    given: Given = {"ignore_index": file.ignore_index, "probs": False}  # a file gives logits, whatever it holds
+    # a file gives logits of all classes, whatever it holds
+    given: Given = {"ignore_index": file.ignore_index, "probs": False, "task": "binary" if file.single else "multiclass"}
     panel = Panel(file.num_classes, num_bins=num_bins, groups=groups, **given)
     images = stats.ImageBins(num_bins=num_bins) if file.shape else None
     kept: list[KeptSamples] = []
@@ -82,6 +83,7 @@ def audit(
         intervals, test = stats.panel_intervals(result, **common), stats.panel_test(result, **common)
     classes = [file.name_of(k) for k in range(file.num_classes)]
     found = from_panel(result, name or file.path.stem, str(file.path), classes, intervals, test)
+    found = replace(found, event=classes[1]) if file.single else found
     return replace(found, kept=_joined(kept)) if kept else found
 
 
@@ -121,7 +123,7 @@ def from_panel(
 
 def _keep(logits: Tensor, target: Tensor, given: Given) -> KeptSamples:
     samples = inputs.for_measuring(logits, target, **given)
-    outcomes = top_label(samples)
+    outcomes = judged(samples)
     nll = of_samples(negative_log_likelihood, samples).float()
     return KeptSamples(target.int(), Outcomes(outcomes.confidence.float(), outcomes.correct), nll)
 
@@ -142,7 +144,8 @@ def compare(first: Audit, second: Audit, *, num_bins: int = 15, resamples: int =
             f"{first.source} and {second.source} have different labels, but a paired comparison needs the same samples "
             "in the same order; evaluate the files one at a time"
         )
-    measures = stats.compare_outcomes(a.outcomes, b.outcomes, num_bins=num_bins, resamples=resamples, seed=seed)
+    options: Any = {"num_bins": num_bins, "resamples": resamples, "seed": seed}
+    measures = stats.compare_outcomes(a.outcomes, b.outcomes, of_events=bool(first.event), **options)
     return PairedComparison(first.name, second.name, {**measures, "nll": stats.compare_means(a.nll, b.nll)})
 
 

@@ -54,7 +54,7 @@ def _metric(audit: Audit, record: Measure) -> dict[str, Any]:
     """A metric of the model index; what the Hub has no field for, such as the interval, goes into its ``args``."""
     interval = audit.intervals.get(record.key)
     arguments: dict[str, Any] = {}
-    if record.on in ("bins", "sorted") and record.key != "accuracy":
+    if record.on in ("bins", "sorted"):
         arguments["num_bins"] = audit.num_bins
     if interval is not None:
         arguments |= {"interval": [round(interval.low, 5), round(interval.high, 5)], "level": interval.level}

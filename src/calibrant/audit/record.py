@@ -104,6 +104,7 @@ class Audit:
         classes: Results by true class.
         groups: Results by group of classes.
         test: Test of perfect calibration; None for dense predictions, whose pixels are not independent.
+        event: Name of the class whose probability is judged, if there was one score for two classes.
         kept: Individual samples, if kept for a comparison; not written to files.
     """
 
@@ -118,6 +119,7 @@ class Audit:
     classes: list[ClassRow]
     groups: dict[str, GroupRow]
     test: CalibrationTest | None
+    event: str = ""
     kept: KeptSamples | None = field(default=None, compare=False)
 
     def __getitem__(self, key: str) -> float:
@@ -141,16 +143,18 @@ class Audit:
     def verdict(self) -> str:
         """A summary in plain words."""
         over, under = self.values["overconfidence"], self.values["underconfidence"]
-        lean = "overconfident" if over > under else "underconfident"
+        words = ("too high", "too low") if self.event else ("overconfident", "underconfident")
+        lean = words[0] if over > under else words[1]
         if math.isclose(over, under, rel_tol=0.5):
-            lean = "overconfident about as often as underconfident"
+            lean = f"{words[0]} about as often as {words[1]}"
         # Not the ECE, which is biased upwards on small samples, as is its interval.
         error = "ece" if self.dense else "debiased_ece"
-        text = f"{self.name}: confidence is off by {100 * self[error]:.1f} points on average"
+        what = f"the probability of {self.event}" if self.event else "confidence"
+        text = f"{self.name}: {what} is off by {100 * self[error]:.1f} points on average"
         if error in self.intervals:
             low, high = (100 * getattr(self.intervals[error], end) for end in ("low", "high"))
             text += f" ({100 * self.intervals[error].level:.0f}% interval {low:.1f} to {high:.1f})"
-        text += f"; the model is {lean}."
+        text += f"; {'it' if self.event else 'the model'} is {lean}."
         if self.test is None:
             return text
         if self.test.p_value > 0.05:
@@ -167,6 +171,7 @@ class Audit:
             "source": self.source,
             "samples": self.samples,
             "num_bins": self.num_bins,
+            **({"event": self.event} if self.event else {}),
             **self.values,
             "how": dict(self.how),
             "classes": [asdict(row) for row in self.classes],

@@ -93,5 +93,5 @@ def figure(audits: Sequence[Audit]) -> "Canvas":
     """Reliability diagrams side by side."""
     from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415 - matplotlib is slow to import
 
-    diagrams = [ReliabilityDiagram.from_bins(a.bins.statistics(), a.intervals["ece"], a.name) for a in audits]
+    diagrams = [ReliabilityDiagram.from_bins(a.bins.statistics(), a.intervals["ece"], a.name, event=a.event) for a in audits]
     return ReliabilityDiagram.side_by_side(diagrams)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from calibrant import tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
-from calibrant.losses.targets import OPTIONS, Batch, Options, Task, batch, weights_of, with_options
-from calibrant.tensors import Reduction
+from calibrant.losses.targets import OPTIONS, Batch, Options, batch, weights_of, with_options
+from calibrant.tensors import Reduction, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -113,7 +113,7 @@ class AdaptiveLoss(Loss):
 
     #: Names of the buffers that :meth:`history` records.
     learned: ClassVar[tuple[str, ...]]
-    #: Those of them whose minimum, mean and maximum are logged every epoch.
+    #: Those of them that are logged every epoch: minimum, mean and maximum, or the value of a scalar.
     logged: ClassVar[tuple[str, ...]] = ()
     epoch: Tensor
 

@@ -1,7 +1,7 @@
 """Targets of losses: hard labels or soft targets, class weights, binary and multi-label tasks."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -9,13 +9,10 @@ from torch.nn import functional
 
 from calibrant import tensors
 from calibrant.checks import one_of, with_shared
-from calibrant.tensors import Reduction, at_least_single, describe, hidden, shape_of
+from calibrant.tensors import Reduction, Task, at_least_single, describe, hidden, shape_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-#: What a row of logits predicts: one of K classes, a binary label from a single logit, or L binary labels.
-Task = Literal["multiclass", "binary", "multilabel"]
 
 
 class Options(TypedDict, total=False):
@@ -156,7 +153,7 @@ def batch(
         logits, target = _as_two_classes(logits, target, task, ignore_index)
     if not (isinstance(target, Tensor) and isinstance(logits, Tensor) and target.is_floating_point()):
         found = tensors.for_training(logits, target, ignore_index, num_classes=num_classes, finite=finite)
-        made = Batch(*found, chosen["reduction"])
+        made = Batch(*found[:3], chosen["reduction"])
     else:
         kept = _check_distributions(target, logits, ignore_index if task != "multiclass" else None, finite=finite)
         found = tensors.for_training(

@@ -18,6 +18,7 @@ from calibrant.metrics.calibration import (
 )
 from calibrant.metrics.classwise import (
     classwise_ece as classwise_ece,
+    per_label as per_label,
 )
 from calibrant.metrics.epochs import BinRecorder, EpochBins
 from calibrant.metrics.ood import (
@@ -86,5 +87,6 @@ __all__ = [
     "ood_auroc",
     "ood_fpr95",
     "per_image",
+    "per_label",
     *FUNCTIONS,
 ]

@@ -1,5 +1,8 @@
 """Calibration of the predicted class: are predictions with a confidence of 0.8 correct in 80 of 100 cases?
 
+Of events, ``task="binary"`` or ``"multilabel"``: do events with a probability of 0.8 happen in 80 of 100 cases? With soft
+targets q, a prediction k is correct with probability :math:`q_k`.
+
 All functions take logits ``(N, K)`` or ``(N, K, *spatial)`` and integer labels, or any other form that
 :class:`calibrant.inputs.Given` describes, ignore what is labelled ``ignore_index``, and return a fraction as a float64
 scalar. Bins are ``(lower, upper]``. Without any samples, a ValueError is raised.
@@ -15,10 +18,13 @@ from calibrant.checks import one_of, whole
 from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
 from calibrant.metrics.estimators import SortedOutcomes, sort_outcomes
-from calibrant.outcomes import Outcomes, top_label
+from calibrant.outcomes import Outcomes, judged
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+#: Why some estimates need labels.
+NO_NOISE = ", whose noise it allows for"
 
 
 @in_kind
@@ -41,7 +47,7 @@ def ece(logits: Array, target: Array, *, num_bins: int = 15, norm: int = 1, **gi
         >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
         >>> round(ece(logits, target), 4)
         0.232
-        >>> round(ece([0.02] * 8, target, probs=True, task="binary"), 2)  # probabilities of class 1
+        >>> round(ece([0.02] * 8, target, probs=True, task="binary"), 2)  # the event, class 1, happens in 2 of 8 cases
         0.23
     """
     one_of("norm", norm, (1, 2))
@@ -130,7 +136,7 @@ def debiased_ece(
     _check_binning(binning)
     one_of("norm", norm, (1, 2))
     whole("num_bins", num_bins, 1)
-    outcomes = ordered(logits, target, **given)
+    outcomes = ordered(logits, target, soft=NO_NOISE, **given)
     return estimators.debiased_sorted_error(outcomes, num_bins=num_bins, binning=binning, norm=norm)
 
 
@@ -164,16 +170,19 @@ def smooth_ece(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor
     return estimators.smooth_error(ordered(logits, target, **given))
 
 
-def measured(logits: Array, target: Array, **given: "Unpack[Given]") -> Outcomes:
-    """Outcomes of the samples that are not ignored; there must be at least one."""
-    outcomes = top_label(inputs.for_measuring(logits, target, **given))
+def measured(logits: Array, target: Array, *, soft: str | None = None, **given: "Unpack[Given]") -> Outcomes:
+    """Outcomes of the samples that are not ignored; there must be at least one.
+
+    ``soft`` says why targets must not be soft, if so.
+    """
+    outcomes = judged(inputs.for_measuring(logits, target, soft=soft, **given))
     tensors.check_not_empty(len(outcomes.confidence), **given)
     return outcomes
 
 
-def ordered(logits: Array, target: Array, **given: "Unpack[Given]") -> SortedOutcomes:
+def ordered(logits: Array, target: Array, *, soft: str | None = None, **given: "Unpack[Given]") -> SortedOutcomes:
     """The same, sorted by confidence."""
-    return sort_outcomes(measured(logits, target, **given))
+    return sort_outcomes(measured(logits, target, soft=soft, **given))
 
 
 def width_bins(outcomes: Outcomes, num_bins: int) -> BinStatistics:

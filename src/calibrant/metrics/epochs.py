@@ -131,7 +131,7 @@ class BinRecorder:
             return
         both = [torch.cat(parts) for parts in zip(*waiting, strict=True)]
         waiting.clear()
-        logits, target, kept = tensors.for_training(both[0], both[1], self.ignore_index)
+        logits, target, kept = tensors.for_training(both[0], both[1], self.ignore_index)[:3]
         shares = logits.log_softmax(dim=1)
         top, prediction = shares.max(dim=1)
         true = shares.gather(1, target.unsqueeze(1)).squeeze(1)

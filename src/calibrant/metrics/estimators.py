@@ -57,23 +57,26 @@ def merge_neighbours(ordered: SortedOutcomes, most: int) -> SortedOutcomes:
 
 
 class Grid:
-    """The fine grid of streaming estimates, which bins confidences by the leading bits of 1 - confidence.
+    """The fine grid of streaming estimates, which bins probabilities by the leading bits of their distance to 0 or 1.
 
-    Confidences cluster near 1, so the grid is finer there: every factor of two in 1 - confidence is divided into 4096 steps,
-    from 2^-24, the smallest distance of a float32 from 1, to 1. A confidence of exactly 1 has its own step. Steps are
-    therefore no wider than 1.2e-4, and no wider than 1/4096 of their distance to 1.
+    Confidences cluster near 1, the probabilities of rare events near 0, so the grid is finer there: every factor of two in
+    the distance is divided into 4096 steps, from 2^-24, the smallest distance of a float32 from 1, to one half. Exactly 0
+    and exactly 1 have their own steps. Steps are therefore no wider than 6.2e-5, and no wider than 1/4096 of the distance.
     """
 
     _dropped = 23 - 12  # low bits of a float32's 23-bit mantissa, which a step ignores
     _smallest = 103 << 12  # 2^-24 in the remaining bits
-    size = ((127 << 12) - _smallest) + 2
+    _half = (126 << 12) - _smallest + 1  # steps below one half
+    size = 2 * _half + 1
 
     @classmethod
     def index(cls, confidence: Tensor) -> Tensor:
-        """Index of the step of each confidence, ascending with confidence."""
-        distance = (1 - confidence.double()).float()
-        bits = (distance.view(torch.int32) >> cls._dropped).long()
-        return cls.size - 1 - (bits - (cls._smallest - 1)).clamp(min=0)
+        """Index of the step of each probability, ascending."""
+        confidence = confidence.double()
+        low = confidence < 0.5
+        distance = torch.where(low, confidence, 1 - confidence).float()
+        step = ((distance.view(torch.int32) >> cls._dropped).long() - (cls._smallest - 1)).clamp(min=0)
+        return torch.where(low, step.clamp(max=cls._half - 1), cls.size - 1 - step)
 
     @classmethod
     def sums(cls, outcomes: Outcomes) -> BinStatistics:
@@ -86,6 +89,16 @@ class Grid:
         there = sums.counts > 0
         counts, confidence, correct = (part[there].double() for part in sums)
         return SortedOutcomes(confidence / counts, counts, correct)
+
+    @classmethod
+    def folded(cls, sums: BinStatistics) -> SortedOutcomes:
+        """Outcomes of the predicted class from those of events: below one half, it is the other class."""
+        probability, counts, happened = cls.filled(sums)
+        other = probability <= 0.5
+        confidence = torch.where(other, 1 - probability, probability)
+        place, right = cls.index(confidence), torch.where(other, counts - happened, happened)
+        parts = (counts, counts * confidence, right)
+        return cls.filled(BinStatistics(*(part.new_zeros(cls.size).index_add_(0, place, part) for part in parts)))
 
 
 def cut(ordered: SortedOutcomes, ends: Tensor) -> BinStatistics:

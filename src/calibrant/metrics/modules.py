@@ -1,7 +1,7 @@
 """The measures as ``torchmetrics.Metric``: update batch by batch, sum over processes, log with Lightning.
 
 The only file that imports torchmetrics. The arithmetic is that of :mod:`calibrant.metrics.sums`. Metrics that need
-sorted confidences keep 4 bytes per sample, its confidence with a sign for whether the prediction was correct; with
+sorted confidences keep 4 bytes per sample, its confidence with a sign for whether the prediction came true; with
 ``streaming=True`` they keep a grid of fixed size instead, see :class:`calibrant.metrics.estimators.Grid`.
 """
 
@@ -17,13 +17,14 @@ from torchmetrics.utilities import dim_zero_cat
 from calibrant import tensors
 from calibrant.binning import Binning, BinStatistics
 from calibrant.checks import one_of, whole
-from calibrant.inputs import Array, Task
+from calibrant.inputs import Array
 from calibrant.metrics import classwise, estimators, scores, segmentation
 from calibrant.metrics.estimators import Grid, SortedOutcomes
 from calibrant.metrics.panel import Panel
 from calibrant.metrics.sums import AreaSums, BinSums, ClassBinSums, GridSums, ScoreSums, Sums, as_bins
-from calibrant.outcomes import Outcomes, top_label
+from calibrant.outcomes import Outcomes, judged
 from calibrant.registry import Entry
+from calibrant.tensors import Task
 
 #: What ``plot`` draws. Figures depend on metrics, not the other way round, so it is imported by name when drawn.
 DIAGRAM = Entry("reliability", "calibrant.plots.reliability:ReliabilityDiagram", "reliability diagram")
@@ -35,7 +36,7 @@ class LogitsMetric(Metric):
     Args:
         sums: What is summed; only its arithmetic is used, ``torchmetrics`` holds the state.
         probs: True if batches are probabilities; see :class:`calibrant.inputs.Given`.
-        task: ``"binary"`` if there is one score per sample.
+        task: ``"binary"`` or ``"multilabel"`` for events.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
 
@@ -144,7 +145,7 @@ class SortedMetric(LogitsMetric):
 
     Args:
         estimate: The formula.
-        streaming: Keep a grid of 2.4 MB instead of 4 bytes per sample.
+        streaming: Keep a grid of 4.5 MB instead of 4 bytes per sample.
         ignore_index: Label of samples or pixels to ignore.
         **kwargs: Arguments of ``torchmetrics.Metric``.
     """
@@ -166,7 +167,7 @@ class SortedMetric(LogitsMetric):
         if self.streaming:
             super().update(logits, target)
             return
-        outcomes = top_label(self.sums.read(logits, target))
+        outcomes = judged(self.sums.read(logits, target))
         confidence = outcomes.confidence.float()
         self.signed.append(confidence.where(outcomes.correct, -confidence))
 
@@ -184,7 +185,7 @@ class SortedMetric(LogitsMetric):
         if self.streaming:
             return Grid.filled(as_bins(self._state()))
         signed = dim_zero_cat(self.signed) if len(self.signed) else torch.zeros(0, device=self.device)
-        return estimators.sort_outcomes(Outcomes(signed.abs(), signed > 0))
+        return estimators.sort_outcomes(Outcomes(signed.abs(), ~signed.signbit()))
 
     def _bins(self) -> BinStatistics:
         return estimators.bins_of_equal_width(self._ordered(), getattr(self, "num_bins", 15))
@@ -402,7 +403,8 @@ class _ImageSums(Sums):
         target = samples.labels(self.ignore_index)
         for i in segmentation.labelled_images(samples):
             image = samples.logits[i : i + 1], target[i : i + 1]
-            found["total"] += self.metric(*image, ignore_index=self.ignore_index, **self.options).to(found["total"])
+            value = self.metric(*image, ignore_index=self.ignore_index, **segmentation.reading(samples), **self.options)
+            found["total"] += value.to(found["total"])
             found["images"] += 1
         return found
 
@@ -416,11 +418,11 @@ class CalibrationPanel(LogitsMetric):
     See :class:`calibrant.metrics.Panel`, which is the same without torchmetrics.
 
     Args:
-        num_classes: Number of classes K.
+        num_classes: Number of classes K, 2 for an event, or of labels.
         num_bins: Number of bins for the binned errors.
         groups: Lists of classes by group name, such as those of :func:`class_groups`.
         ignore_index: Label of samples or pixels to ignore.
-        **kwargs: Arguments of ``torchmetrics.Metric``.
+        **kwargs: ``probs``, ``task`` and arguments of ``torchmetrics.Metric``.
 
     Example:
         >>> from calibrant.metrics import CalibrationPanel
@@ -440,7 +442,8 @@ class CalibrationPanel(LogitsMetric):
         ignore_index: int = -100,
         **kwargs: Any,
     ) -> None:
-        panel = Panel(num_classes, num_bins=num_bins, groups=groups, ignore_index=ignore_index)
+        task = kwargs.get("task", "multiclass")
+        panel = Panel(num_classes, num_bins=num_bins, groups=groups, ignore_index=ignore_index, task=task)
         super().__init__(panel, **kwargs)
         self.num_bins, self.groups = panel.num_bins, panel.groups
 

@@ -13,12 +13,13 @@ from calibrant.binning import BinStatistics, sums_by, width_index
 from calibrant.checks import whole
 from calibrant.extras import require
 from calibrant.metrics import estimators
-from calibrant.metrics.classwise import of_block
+from calibrant.metrics.classwise import label_index, of_block
 from calibrant.metrics.estimators import Grid
+from calibrant.metrics.scores import calibration_part, of_samples
 from calibrant.metrics.sums import State, Sums, as_bins, as_state
 from calibrant.metrics.table import MEASURES, Measure, ranked
 from calibrant.outcomes import Outcomes
-from calibrant.tensors import Samples
+from calibrant.tensors import Samples, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,12 +63,14 @@ class PanelResult:
     """What a panel measured: ``result.ece`` or ``result["ece"]``, as fractions, for every measure in the table.
 
     Attributes:
-        samples: Number of samples.
+        samples: Number of samples; with several labels, of pairs of a sample and a label.
         num_bins: Number of bins.
+        task: What was predicted. Of events, bins and sorted outcomes are those of their probability.
         bins: Bins of the predicted class's confidence.
-        class_bins: Bins of each class's probability, ``(K, num_bins)``.
+        class_bins: Bins of each class's probability, ``(K, num_bins)``, or of each label's.
         sorted: Outcomes sorted by confidence.
-        areas: Samples of each class: both labelled and predicted, labelled, predicted, ``(3, K)``.
+        areas: Samples of each class: both labelled and predicted, labelled, predicted, ``(3, K)``. With several labels, for
+            each: correct predictions, samples, predicted to happen.
 
     Example:
         >>> from calibrant.metrics import Panel
@@ -78,16 +81,26 @@ class PanelResult:
         (0.232, 0.4827, 8)
     """
 
-    def __init__(self, state: State, num_bins: int, groups: Mapping[str, Sequence[int]]) -> None:
-        self.num_bins = num_bins
-        self._groups, self._own = groups, as_bins(state, "own_")
+    def __init__(self, state: State, num_bins: int, groups: Mapping[str, Sequence[int]], task: Task = "multiclass") -> None:
+        self.num_bins, self.task = num_bins, task
+        self._groups, self._own, self._grid = groups, as_bins(state, "own_"), as_bins(state, "grid_")
         self._scores, self._squares = state["scores"], state["squares"]
-        self.bins = self._own.pooled()
         self.class_bins = as_bins(state, "class_")
-        self.sorted = Grid.filled(as_bins(state, "grid_"))
-        self.areas = torch.stack([self._own.correct.sum(dim=1), self._own.counts.sum(dim=1), state["predicted"]])
+        self.bins = BinStatistics(*(part[1] for part in self.class_bins)) if task == "binary" else self._own.pooled()
+        self.sorted = Grid.filled(self._grid)
+        self.areas = torch.stack([state["right"], self._own.counts.sum(dim=1), state["predicted"]])
         self.samples = int(self.bins.counts.sum())
         self._values: dict[str, float] = {}
+
+    @property
+    def predicted(self) -> BinStatistics:
+        """Correct predictions of the more probable class, in one bin for each class or label."""
+        return BinStatistics(self.areas[1], torch.zeros_like(self.areas[1], dtype=torch.float64), self.areas[0])
+
+    @cached_property
+    def accepted(self) -> estimators.SortedOutcomes:
+        """Outcomes of the more probable class, sorted by its confidence."""
+        return self.sorted if self.task == "multiclass" else Grid.folded(self._grid)
 
     # Values
 
@@ -113,7 +126,8 @@ class PanelResult:
             return float(self._scores[SCORES.index(record)].sum() / self.samples)
         if record.on == "values":
             return float(record.estimate(self)) if record.estimate else float("nan")
-        value: Tensor = record.evaluate(getattr(self, record.on), self.num_bins)
+        several = self.task == "multilabel" and record.estimate is calibration_part
+        value: Tensor = record.evaluate(getattr(self, record.on), self.num_bins, **({"classes": 2} if several else {}))
         return float(value)
 
     def values(self, rank: int = 4, *, dense: bool = True) -> dict[str, float]:
@@ -141,8 +155,8 @@ class PanelResult:
 
     @cached_property
     def classes(self) -> list[Group]:
-        """Results by true class."""
-        return self._summaries(self._own, self._scores)
+        """Results by true class, or by label."""
+        return self._summaries(self._own, self._scores, self.areas[0])
 
     @cached_property
     def groups(self) -> dict[str, Group]:
@@ -152,14 +166,15 @@ class PanelResult:
         members = [torch.tensor(list(own), dtype=torch.int64, device=self._scores.device) for own in self._groups.values()]
         bins = BinStatistics(*(torch.stack([part[own].sum(dim=0) for own in members]) for part in self._own))
         scores = torch.stack([self._scores[:, own].sum(dim=1) for own in members], dim=1)
-        return dict(zip(self._groups, self._summaries(bins, scores), strict=True))
+        right = torch.stack([self.areas[0][own].sum() for own in members])
+        return dict(zip(self._groups, self._summaries(bins, scores, right), strict=True))
 
     @staticmethod
-    def _summaries(bins: BinStatistics, scores: Tensor) -> list[Group]:
-        """From bins ``(G, M)`` and sums of scores ``(S, G)``."""
+    def _summaries(bins: BinStatistics, scores: Tensor, right: Tensor) -> list[Group]:
+        """From bins ``(G, M)``, sums of scores ``(S, G)`` and correct predictions ``(G,)``."""
         count = bins.counts.sum(dim=1)
         by_key = {record.key: total for record, total in zip(SCORES, scores, strict=True)}
-        sums = (bins.correct.sum(dim=1).double(), bins.confidence.sum(dim=1), by_key["nll"], by_key["brier"])
+        sums = (right.double(), bins.confidence.sum(dim=1), by_key["nll"], by_key["brier"])
         accuracy, confidence, nll, brier = ((total / count).tolist() for total in sums)
         ece = estimators.calibration_error(bins).tolist()
         return [Group(*row) for row in zip(count.tolist(), accuracy, confidence, ece, nll, brier, strict=True)]
@@ -259,10 +274,11 @@ class Panel(Sums):
     use the fine grid (:class:`calibrant.metrics.estimators.Grid`); the others are exact.
 
     Args:
-        num_classes: Number of classes K.
+        num_classes: Number of classes K, 2 for an event, or of labels.
         num_bins: Number of bins for the binned errors.
         groups: Lists of classes by group name, such as those of :func:`class_groups`.
-        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
+        **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`. With ``task="multilabel"``,
+            overall results are those of all pairs of a sample and a label, and ``classes`` are the labels.
 
     Example:
         >>> from calibrant.metrics import Panel
@@ -281,7 +297,7 @@ class Panel(Sums):
         groups: Mapping[str, Sequence[int]] | None = None,
         **given: "Unpack[Given]",
     ) -> None:
-        super().__init__(whole("num_classes", num_classes, 2), **given)
+        super().__init__(whole("num_classes", num_classes, 1 if given.get("task") == "multilabel" else 2), **given)
         self.classes = num_classes
         self.num_bins = whole("num_bins", num_bins, 1)
         self.groups = {name: sorted(classes) for name, classes in (groups or {}).items()}
@@ -301,17 +317,21 @@ class Panel(Sums):
             **as_state(BinStatistics.zeros(self.classes, self.num_bins, device=device), "class_"),
             "scores": torch.zeros(len(SCORES), self.classes, dtype=torch.float64, device=device),
             "squares": torch.zeros(len(SCORES), dtype=torch.float64, device=device),
+            "right": torch.zeros(self.classes, dtype=torch.int64, device=device),
             "predicted": torch.zeros(self.classes, dtype=torch.int64, device=device),
         }
 
     @torch.no_grad()
     def of(self, samples: Samples) -> dict[str, Tensor]:
         """The sums of some samples."""
+        if samples.task == "multilabel":
+            return self._of_labels(samples)
         classes, device = samples.logits.shape[1], samples.logits.device
         found = self._by_block(device)
         class_bins = as_bins(found, "class_")
         none = torch.zeros(0, dtype=torch.float64, device=device)
         outcome: list[tuple[Tensor, Tensor, Tensor]] = [(none, none.bool(), none.long())]
+        events: list[Tensor] = [none]
         for block in tensors.blocks(samples):
             largest, prediction = block.logits.max(dim=1, keepdim=True)
             softmax = outcomes.softmax(block, largest)
@@ -323,12 +343,33 @@ class Panel(Sums):
                 found["squares"][i] += values @ values
             outcome.append((block.pick(1 / softmax.total).double(), predicted == label, label))
             found["predicted"] += torch.bincount(predicted, minlength=classes)
+            if samples.of_event:
+                events.append(block.pick(softmax.exponentials[:, 1:] / softmax.total).double())
             class_bins.add_(of_block(block, softmax, self.num_bins))  # last, as it overwrites the exponentials
         confidence, right, label = (torch.cat(parts) for parts in zip(*outcome, strict=True))
         place = label * self.num_bins + width_index(confidence, self.num_bins)
         own = sums_by(place, classes * self.num_bins, confidence, right).view(classes, self.num_bins)
-        return found | as_state(own, "own_") | as_state(Grid.sums(Outcomes(confidence, right)), "grid_")
+        found["right"] = own.correct.sum(dim=1)
+        judged = Outcomes(torch.cat(events), label == 1) if samples.of_event else Outcomes(confidence, right)
+        return found | as_state(own, "own_") | as_state(Grid.sums(judged), "grid_")
+
+    def _of_labels(self, samples: Samples) -> dict[str, Tensor]:
+        """The sums of events, by label."""
+        found, label = self._by_block(samples.logits.device), label_index(samples)
+        judged = outcomes.judged(samples)
+        label = label.to(judged.confidence.device)
+        for i, record in enumerate(SCORES):
+            assert record.estimate is not None  # noqa: S101
+            values = of_samples(record.estimate, samples).to(label.device)
+            found["scores"][i].index_add_(0, label, values)
+            found["squares"][i] += values @ values
+        happens = judged.confidence > 0.5
+        found["right"] = torch.bincount(label[happens == judged.correct], minlength=self.classes)
+        found["predicted"] = torch.bincount(label[happens], minlength=self.classes)
+        place = label * self.num_bins + width_index(judged.confidence, self.num_bins)
+        own = sums_by(place, self.classes * self.num_bins, *judged).view(self.classes, self.num_bins)
+        return found | as_state(own, "own_") | as_state(own, "class_") | as_state(Grid.sums(judged), "grid_")
 
     def value(self, state: State) -> PanelResult:
         """All measures."""
-        return PanelResult(state, self.num_bins, self.groups)
+        return PanelResult(state, self.num_bins, self.groups, self.given["task"])

@@ -69,6 +69,8 @@ def top_k_accuracy(logits: Array, target: Array, *, k: int = 5, **given: "Unpack
 def nll(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     r"""Negative log-likelihood, the mean of :math:`-\log s_y`; infinite if a true class has probability 0.
 
+    With soft targets q, the mean of :math:`-\sum_k q_k \log s_k`.
+
     Example:
         >>> from calibrant.functional import nll
         >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
@@ -81,6 +83,9 @@ def nll(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
 @in_kind
 def brier_score(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     r"""Brier score, the mean of :math:`\sum_k (s_k - 1[k = y])^2`, between 0 and 2.
+
+    With soft targets q, its expectation, :math:`\sum_k (s_k - q_k)^2 + 1 - \sum_k q_k^2`. With ``task="binary"``, still the
+    sum over both classes: twice :math:`(s_1 - y)^2`.
 
     Example:
         >>> from calibrant.functional import brier_score
@@ -106,21 +111,22 @@ def brier_split(logits: Array, target: Array, *, num_bins: int = 15, **given: "U
         >>> round(total, 4), round(calibration, 4), round(refinement, 4)
         (0.4827, 0.1077, 0.375)
     """
-    samples = inputs.for_measuring(logits, target, **given)
+    samples = inputs.for_measuring(logits, target, soft=None, **given)
     tensors.check_not_empty(int(samples.kept.sum()), **given)
     total = of_samples(brier, samples).mean()
-    calibration = calibration_part(class_bins(samples, whole("num_bins", num_bins, 1)))
+    calibration = calibration_part(class_bins(samples, whole("num_bins", num_bins, 1)), classes=samples.logits.shape[1])
     parts = (total, calibration, total - calibration)
     return BrierSplit(*parts) if isinstance(logits, Tensor) else BrierSplit(*map(float, parts))
 
 
-def calibration_part(class_bins: BinStatistics) -> Tensor:
-    """Calibration part of the Brier score, from bins of each class's probability."""
-    return (class_bins.weights() * class_bins.gaps() ** 2).sum()
+def calibration_part(class_bins: BinStatistics, *, classes: int | None = None) -> Tensor:
+    """Calibration part of the Brier score, from bins of each class's probability, or of each label's with 2 classes."""
+    squares = (class_bins.weights() * class_bins.gaps() ** 2).sum(dim=-1)
+    return squares.mean() * (len(squares) if classes is None else classes)
 
 
 def right(block: Block, softmax: Softmax) -> Tensor:
-    """Whether each prediction is correct."""
+    """Whether each prediction is correct, or how probably."""
     return outcomes.correct(block, softmax.largest, softmax.total)
 
 
@@ -133,19 +139,28 @@ def rank(block: Block) -> Tensor:
 
 
 def in_top_k(block: Block, softmax: Softmax, *, k: int = 5) -> Tensor:
-    """Whether the true class is among the first k."""
+    """Whether the true class is among the first k, or how probably."""
     del softmax
+    if block.soft is not None:
+        first = block.logits.sort(dim=1, descending=True, stable=True).indices[:, :k]
+        return block.soft.gather(1, first).sum(dim=1)
     return rank(block) < k
 
 
 def negative_log_likelihood(block: Block, softmax: Softmax) -> Tensor:
-    """-log s_y of each sample."""
+    """-log s_y of each sample, or its expectation."""
+    if block.soft is not None:
+        log_probs = block.logits - (softmax.largest + softmax.total.log())
+        return -torch.where(block.soft > 0, block.soft * log_probs, 0).sum(dim=1)
     own = block.logits.gather(1, block.target.unsqueeze(1))
     return (softmax.total.log() + (softmax.largest - own)).squeeze(1)
 
 
 def brier(block: Block, softmax: Softmax) -> Tensor:
     """Brier score of each sample, with 1 - s_y summed over the other classes: it does not cancel near certainty."""
+    if block.soft is not None:
+        off = softmax.exponentials / softmax.total - block.soft
+        return off.square().sum(dim=1) + 1 - block.soft.square().sum(dim=1)
     index = block.target.unsqueeze(1)
     own = softmax.exponentials.gather(1, index)
     others = softmax.exponentials.scatter_(1, index, 0)
@@ -163,6 +178,6 @@ def of_samples(score: Callable[[Block, Softmax], Tensor], samples: Samples) -> T
 
 def mean_of(score: Callable[[Block, Softmax], Tensor], logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
     """Mean of a score over the samples that are not ignored."""
-    values = of_samples(score, inputs.for_measuring(logits, target, **given))
+    values = of_samples(score, inputs.for_measuring(logits, target, soft=None, **given))
     tensors.check_not_empty(len(values), **given)
     return values.mean()

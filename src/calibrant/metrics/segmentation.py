@@ -8,8 +8,8 @@ from torch import Tensor
 
 from calibrant import inputs, outcomes, tensors
 from calibrant.checks import one_of
-from calibrant.inputs import Array, Given, Task, in_kind
-from calibrant.tensors import Samples
+from calibrant.inputs import Array, Given, in_kind
+from calibrant.tensors import Samples, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,8 +76,14 @@ def per_image(
     images = labelled_images(samples)
     tensors.check_not_empty(len(images), ignore_index)
     parts = ((samples.logits[i : i + 1], labels[i : i + 1]) for i in images)
+    options = {**reading(samples), **options}
     mean = torch.stack([metric(*part, ignore_index=ignore_index, **options) for part in parts]).mean()
     return mean if isinstance(logits, Tensor) else float(mean)
+
+
+def reading(samples: Samples) -> dict[str, Any]:
+    """Options by which a metric reads the logits of samples once more."""
+    return {"task": samples.two_class_task} if samples.of_event else {}
 
 
 def labelled_images(samples: Samples) -> list[int]:

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from calibrant import inputs, tensors
 from calibrant.checks import in_range
 from calibrant.inputs import Array, Given, in_kind
 from calibrant.metrics import estimators
-from calibrant.metrics.calibration import ordered
+from calibrant.metrics.estimators import SortedOutcomes, sort_outcomes
+from calibrant.outcomes import top_label
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +25,7 @@ def aurc(logits: Array, target: Array, **given: "Unpack[Given]") -> Tensor:
         >>> round(aurc(logits, target), 4)
         0.25
     """
-    return estimators.area_under_risk_coverage(ordered(logits, target, **given))
+    return estimators.area_under_risk_coverage(by_confidence(logits, target, **given))
 
 
 @in_kind
@@ -39,4 +41,11 @@ def coverage_at_risk(logits: Array, target: Array, *, risk: float = 0.05, **give
         0.75
     """
     in_range("risk", risk, 0, 1)
-    return estimators.coverage_at_risk(ordered(logits, target, **given), risk=risk)
+    return estimators.coverage_at_risk(by_confidence(logits, target, **given), risk=risk)
+
+
+def by_confidence(logits: Array, target: Array, **given: "Unpack[Given]") -> SortedOutcomes:
+    """Outcomes of the predicted class, also of events: one acts on what is more probable."""
+    samples = inputs.for_measuring(logits, target, soft=None, **given)
+    tensors.check_not_empty(int(samples.kept.sum()), **given)
+    return sort_outcomes(top_label(samples))

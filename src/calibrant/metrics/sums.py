@@ -17,13 +17,15 @@ from calibrant.distributed import sum_over_processes
 from calibrant.inputs import Array, Given, complete
 from calibrant.metrics import calibration, classwise, scores, segmentation
 from calibrant.metrics.estimators import Grid, SortedOutcomes
-from calibrant.outcomes import Softmax, top_label
+from calibrant.outcomes import Softmax, judged
 from calibrant.tensors import Block, Samples
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 State = Mapping[str, Tensor]
+#: Why sums over batches need labels.
+COUNTED = ", which it counts (functions such as calibrant.functional.ece take soft targets)"
 
 
 class Sums(ABC):
@@ -58,7 +60,7 @@ class Sums(ABC):
 
     def read(self, logits: Array, target: Array) -> Samples:
         """Check a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
-        return inputs.for_measuring(logits, target, num_classes=self.num_classes, **self.given)
+        return inputs.for_measuring(logits, target, num_classes=self.num_classes, soft=COUNTED, **self.given)
 
     def update(self, logits: Array, target: Array) -> None:
         """Add a batch of logits ``(N, K)`` or ``(N, K, *spatial)`` with their labels."""
@@ -95,7 +97,7 @@ def as_bins(state: State, prefix: str = "") -> BinStatistics:
 
 
 class BinSums(Sums):
-    """Equal-width bins of the predicted class's confidence.
+    """Equal-width bins of confidences, those of the predicted class or of events.
 
     Args:
         estimate: The formula.
@@ -113,7 +115,7 @@ class BinSums(Sums):
 
     def of(self, samples: Samples) -> dict[str, Tensor]:
         """Bins of some samples."""
-        return as_state(calibration.width_bins(top_label(samples), self.num_bins))
+        return as_state(calibration.width_bins(judged(samples), self.num_bins))
 
     def value(self, state: State) -> Tensor:
         """The estimate."""
@@ -167,7 +169,7 @@ class GridSums(Sums):
 
     def of(self, samples: Samples) -> dict[str, Tensor]:
         """The grid of some samples."""
-        return as_state(Grid.sums(top_label(samples)))
+        return as_state(Grid.sums(judged(samples)))
 
     def value(self, state: State) -> Tensor:
         """The estimate, NaN without samples."""

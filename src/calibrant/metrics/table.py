@@ -11,9 +11,10 @@ from torch import Tensor
 from calibrant.errors import lookup
 from calibrant.metrics import calibration, classwise, estimators, scores, segmentation, selective
 
-#: What a measure is computed from: per-sample scores (averaged), equal-width bins, outcomes sorted by confidence, bins of
-#: each class's probability, pixels of each class, bins of each image (averaged over images), other measures, or other data.
-Basis = Literal["scores", "bins", "sorted", "class_bins", "areas", "images", "values", "outside"]
+#: What a measure is computed from: per-sample scores (averaged), equal-width bins, outcomes sorted by confidence (both of
+#: events if those are predicted), the same two of the predicted class in any case, bins of each class's probability, pixels
+#: of each class, bins of each image (averaged over images), other measures, or other data.
+Basis = Literal["scores", "bins", "sorted", "predicted", "accepted", "class_bins", "areas", "images", "values", "outside"]
 IntervalMethod = Literal["bootstrap", "wilson", "normal", "inversion"]
 
 
@@ -106,7 +107,7 @@ _RECORDS = (
         "accuracy",
         "accuracy",
         "fraction of correct predictions",
-        "bins",
+        "predicted",
         estimators.accuracy,
         scores.accuracy,
         higher=True,
@@ -310,7 +311,7 @@ _RECORDS = (
         "aurc",
         "AURC",
         "area under the risk-coverage curve",
-        "sorted",
+        "accepted",
         estimators.area_under_risk_coverage,
         selective.aurc,
         interval="bootstrap",
@@ -319,7 +320,7 @@ _RECORDS = (
         "coverage_at_risk",
         "coverage at 5% risk",
         "largest fraction of samples, most confident first, with at most 5% errors",
-        "sorted",
+        "accepted",
         estimators.coverage_at_risk,
         selective.coverage_at_risk,
         higher=True,

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -7,12 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 
+from calibrant import inputs, tensors
 from calibrant.binning import BinStatistics
 from calibrant.checks import whole
-from calibrant.inputs import Array, Given, shown
+from calibrant.inputs import Array, Given, column_names, shown
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import calibration_error
-from calibrant.metrics.panel import PanelResult
+from calibrant.metrics.panel import Panel, PanelResult
+from calibrant.outcomes import top_label
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
 from calibrant.stats import Interval, bootstrap, true_error_interval, wilson
 
@@ -38,6 +41,7 @@ class ReliabilityDiagram(Figure):
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
+        event: Name of the event, if it is one's probability that is compared with its frequency.
 
     Example:
         >>> from calibrant.plots import ReliabilityDiagram
@@ -61,6 +65,7 @@ class ReliabilityDiagram(Figure):
     ece_high: float
     level: float
     samples: int
+    event: str = ""
 
     @classmethod
     @shown
@@ -80,18 +85,45 @@ class ReliabilityDiagram(Figure):
         ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.inputs.Given`.
         """
         options: Any = {"level": level, "resamples": resamples}
-        bins = calibration.width_bins(calibration.measured(logits, target, **given), num_bins)
-        if len(np.shape(target)) > 1:  # pixels of an image are not independent
-            return cls.from_bins(bins, bootstrap("ece", logits, target, num_bins=num_bins, **options, **given), name)
-        return cls.from_bins(bins, true_error_interval(bins, **options), name)
+        bins = calibration.width_bins(calibration.measured(logits, target, soft=calibration.NO_NOISE, **given), num_bins)
+        event = "" if given.get("task", "multiclass") == "multiclass" else "the event"
+        if len(np.shape(target)) > 1:  # pixels of an image, or labels of a sample, are not independent
+            ece = bootstrap("ece", logits, target, num_bins=num_bins, **options, **given)
+            return cls.from_bins(bins, ece, name, event=event)
+        return cls.from_bins(bins, true_error_interval(bins, **options), name, event=event)
+
+    @classmethod
+    def per_label(
+        cls, logits: Array, target: Array, names: Sequence[str] | None = None, *, num_bins: int = 15, **given: Any
+    ) -> "list[ReliabilityDiagram]":
+        """A diagram for each label of a multi-label task, to be drawn with :meth:`side_by_side`.
+
+        Args:
+            logits: ``(N, L)``.
+            target: 0 or 1, in the same shape.
+            names: Names of the labels; those of the columns of a data frame by default.
+            num_bins: Number of equal-width bins.
+            **given: ``ignore_index`` and ``probs``; see :class:`calibrant.inputs.Given`.
+        """
+        panel = Panel(np.shape(logits)[1], num_bins=num_bins, task="multilabel", **given)
+        panel.update(logits, target)
+        bins = panel.compute().class_bins
+        names = names or [str(name) for name in column_names(logits) or range(len(bins.counts))]
+        if len(names) != len(bins.counts):
+            raise ValueError(f"names must have one name for each of {len(bins.counts)} labels, got {len(names)}")
+        return [
+            cls.from_bins(BinStatistics(*(part[k] for part in bins)), name=name, event=name) for k, name in enumerate(names)
+        ]
 
     @classmethod
     def from_panel(cls, result: PanelResult, name: str = "", *, ece: Interval | None = None) -> "ReliabilityDiagram":
         """From the bins of a panel; ``ece`` is the interval of the error, by default that of independent samples."""
-        return cls.from_bins(result.bins, ece, name)
+        return cls.from_bins(result.bins, ece, name, event="" if result.task == "multiclass" else "the event")
 
     @classmethod
-    def from_bins(cls, bins: BinStatistics, ece: Interval | None = None, name: str = "") -> "ReliabilityDiagram":
+    def from_bins(
+        cls, bins: BinStatistics, ece: Interval | None = None, name: str = "", *, event: str = ""
+    ) -> "ReliabilityDiagram":
         """From sums over equal-width bins; ``ece`` is the interval of the error, by default that of independent samples."""
         ece = true_error_interval(bins) if ece is None else ece
         confidence, accuracy = bins.means()
@@ -108,7 +140,13 @@ class ReliabilityDiagram(Figure):
             ece_high=ece.high,
             level=ece.level,
             samples=int(bins.counts.sum()),
+            event=event,
         )
+
+    @property
+    def axes(self) -> tuple[str, str]:
+        """What is on the horizontal and the vertical axis."""
+        return (f"probability of {self.event}", "frequency") if self.event else ("confidence", "accuracy")
 
     @property
     def label(self) -> str:
@@ -151,11 +189,11 @@ class ReliabilityDiagram(Figure):
             line: Any = {"fmt": "o-", "markersize": 2.5, "elinewidth": 0.4, "color": colour, "label": label}
             ax.errorbar(confidence[filled], accuracy[filled], whiskers, **line)
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16))
-        ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+        ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=self.axes[1])
         if counts:
             self._histogram(ax, edges, colour, legend=legend)
         else:
-            ax.set_xlabel("confidence")
+            ax.set_xlabel(self.axes[0])
         return ax
 
     def _bars(self, ax: Axes, edges: np.ndarray, filled: np.ndarray, colour: str) -> None:
@@ -166,14 +204,30 @@ class ReliabilityDiagram(Figure):
         style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.5, "zorder": 2}
         ax.bar(edges[:-1][~filled], 1, width, align="edge", fill=False, edgecolor="#D9D9D9", hatch="////", linewidth=0)
         ax.bar(left, both, width, color=colour, **style)
-        ax.bar(left, np.maximum(confidence - accuracy, 0), width, both, color=OVER, label="overconfident", **style)
-        ax.bar(left, np.maximum(accuracy - confidence, 0), width, both, color=UNDER, label="underconfident", **style)
+        ax.bar(
+            left,
+            np.maximum(confidence - accuracy, 0),
+            width,
+            both,
+            color=OVER,
+            label="too high" if self.event else "overconfident",
+            **style,
+        )
+        ax.bar(
+            left,
+            np.maximum(accuracy - confidence, 0),
+            width,
+            both,
+            color=UNDER,
+            label="too low" if self.event else "underconfident",
+            **style,
+        )
 
     def _histogram(self, ax: Axes, edges: np.ndarray, colour: str, *, legend: bool) -> None:
         ax.tick_params(labelbottom=False)
         below = ax.inset_axes((0, -0.26, 1, 0.2), sharex=ax)
         below.bar(edges[:-1], self.counts, edges[1] - edges[0], align="edge", color=colour, edgecolor="white", linewidth=0.5)
-        below.set(xlabel="confidence", ylabel="samples", yscale="log", ylim=(0.7, 2 * max(self.counts)))
+        below.set(xlabel=self.axes[0], ylabel="samples", yscale="log", ylim=(0.7, 2 * max(self.counts)))
         below.yaxis.set_major_locator(LogLocator(numticks=3))
         below.yaxis.set_minor_locator(NullLocator())
         below.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -239,7 +293,9 @@ class ConfidenceHistogram(Figure):
     ) -> "ConfidenceHistogram":
         """Measure a model; see :class:`calibrant.inputs.Given`."""
         whole("num_bins", num_bins, 1)
-        outcomes = calibration.measured(logits, target, **given)
+        samples = inputs.for_measuring(logits, target, **given)
+        tensors.check_not_empty(int(samples.kept.sum()), **given)
+        outcomes = top_label(samples)
         bins = calibration.width_bins(outcomes, num_bins)
         return cls(
             name=name,

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 
 from calibrant.checks import whole
 from calibrant.inputs import Array, Given, shown
-from calibrant.metrics import calibration
 from calibrant.metrics.estimators import area_under_risk_coverage
+from calibrant.metrics.selective import by_confidence
 from calibrant.plots.base import COLOURS, Figure, new_axes, percent, styled
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RiskCoverage(Figure):
         ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.inputs.Given`.
         """
         whole("points", points, 2)
-        ordered = calibration.ordered(logits, target, **given)
+        ordered = by_confidence(logits, target, **given)
         covered = ordered.counts.flip(0).cumsum(0).cpu().numpy()
         wrong = (ordered.counts - ordered.correct).flip(0).cumsum(0).cpu().numpy()
         total = covered[-1]

@@ -10,9 +10,11 @@ from calibrant.registry import lazy
 if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.posthoc.base import Calibrator as Calibrator
     from calibrant.posthoc.bbq import BBQ as BBQ
+    from calibrant.posthoc.beta import BetaCalibration as BetaCalibration
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.posthoc.histogram import HistogramBinning as HistogramBinning
     from calibrant.posthoc.isotonic import IsotonicCalibration as IsotonicCalibration
+    from calibrant.posthoc.labels import PerLabel as PerLabel
     from calibrant.posthoc.linear import (
         DirichletCalibration as DirichletCalibration,
         MatrixScaling as MatrixScaling,
@@ -23,11 +25,14 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.posthoc.spline import SplineCalibration as SplineCalibration
     from calibrant.posthoc.temperature import TemperatureScaling as TemperatureScaling
 
-__getattr__ = lazy(__name__, CALIBRATORS.values(), {"Calibrator": "calibrant.posthoc.base"})
+__getattr__ = lazy(
+    __name__, CALIBRATORS.values(), {"Calibrator": "calibrant.posthoc.base", "PerLabel": "calibrant.posthoc.labels"}
+)
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
     "CalibratorEntry",
+    "PerLabel",
     "create",
     "load",
     *sorted(entry.name for entry in CALIBRATORS.values()),

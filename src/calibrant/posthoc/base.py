@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from calibrant import inputs
 from calibrant.checks import in_range, whole
 from calibrant.extras import require
-from calibrant.inputs import Array, Given, Task, shown
+from calibrant.inputs import Array, Given, shown
 from calibrant.posthoc.table import CALIBRATORS
-from calibrant.tensors import Samples
+from calibrant.tensors import Samples, Task
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -30,6 +30,8 @@ OPTIONS = "calibrator.json"
 STATE = "state.safetensors"
 #: Maximum number of classes of a saved calibrator.
 MOST_CLASSES: Final = 10**6
+#: Who takes soft targets.
+WITH_SOFT: Final = "temperature, vector, matrix and Dirichlet calibration take soft targets"
 #: Learned state that must be positive.
 POSITIVE: Final = ("temperature_", "floor_")
 #: Scales of the logits that a calibrator is tried on when loaded; seven, which matches no other size by chance.
@@ -45,6 +47,7 @@ class Calibrator(nn.Module, ABC):
     Attributes:
         key: Name on the command line and in saved files.
         preserves_accuracy: Whether the predicted class never changes.
+        soft: Whether it can be fitted to soft targets, by their expected NLL.
         learned: Names of the buffers.
 
     Example:
@@ -60,6 +63,7 @@ class Calibrator(nn.Module, ABC):
 
     key: ClassVar[str]
     preserves_accuracy: ClassVar[bool] = False
+    soft: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]]
 
     def __init__(self) -> None:
@@ -75,13 +79,17 @@ class Calibrator(nn.Module, ABC):
 
         Args:
             logits: ``(N, K)`` or ``(N, K, *spatial)``: a tensor, an array, a data frame or a list.
-            target: True classes, ``(N,)`` or ``(N, *spatial)``.
+            target: True classes, ``(N,)`` or ``(N, *spatial)``; or soft targets, in the shape of the logits.
             **given: ``ignore_index``, ``probs`` and ``task``; see :class:`calibrant.inputs.Given`.
 
         Returns:
             The calibrator itself.
         """
-        samples = inputs.for_measuring(logits, target, **given)
+        if given.get("task") == "multilabel":
+            raise ValueError(
+                f'each label needs a calibrator of its own: use calibrant.posthoc.PerLabel("{self.key}").fit(logits, target)'
+            )
+        samples = inputs.for_measuring(logits, target, soft=None if self.soft else f" ({WITH_SOFT})", **given)
         if not bool(samples.kept.any()):
             ignored = given.get("ignore_index", -100)
             raise ValueError(f"there is nothing to fit: there are no samples, or all are labelled ignore_index={ignored}")
@@ -325,7 +333,9 @@ def with_lead(log_probs: Tensor, logits: Tensor) -> Tensor:
 
 
 def rows(samples: Samples) -> tuple[Tensor, Tensor]:
-    """Logits ``(n, K)`` and labels ``(n,)`` of the samples that are not ignored."""
+    """Logits ``(n, K)`` and labels ``(n,)``, or soft targets ``(n, K)``, of the samples that are not ignored."""
+    if samples.soft is not None:
+        return samples.logits.movedim(1, -1)[samples.kept], samples.soft.movedim(1, -1)[samples.kept]
     if samples.logits.dim() == 2 and bool(samples.kept.all()):
         return samples.logits, samples.target
     return samples.logits.movedim(1, -1)[samples.kept], samples.target[samples.kept]
@@ -334,7 +344,7 @@ def rows(samples: Samples) -> tuple[Tensor, Tensor]:
 def own_log_probs(samples: Samples, log_probs: Any) -> Tensor:
     """Log-probability of each kept sample's true class, a few samples or images at a time."""
     found, step = [], max(1, 2**22 // max(1, samples.logits[:1].numel()))
-    for logits, target, kept in zip(*(part.split(step) for part in samples), strict=True):
+    for logits, target, kept in zip(*(part.split(step) for part in samples[:3]), strict=True):
         own = log_probs(logits).gather(1, target.unsqueeze(1)).squeeze(1)
         found.append(own[kept].double())
     return torch.cat(found)

@@ -31,6 +31,7 @@ class VectorScaling(Pointwise):
     """
 
     key = "vector"
+    soft = True
     learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
     weight_: Tensor
     bias_: Tensor
@@ -73,6 +74,7 @@ class MatrixScaling(Pointwise):
     """
 
     key = "matrix"
+    soft = True
     learned: ClassVar[tuple[str, ...]] = ("weight_", "bias_")
     weight_: Tensor
     bias_: Tensor
@@ -177,7 +179,8 @@ def minimise(
             total = float(value.detach())
         for part, labels in zip(logits.split(step), target.split(step), strict=True):
             z = scores(part.double(), *parameters)
-            nll = functional.cross_entropy(z, labels, reduction="sum") if loss is None else loss(z, labels)
+            wanted = labels.double() if labels.is_floating_point() else labels  # soft targets or labels
+            nll = functional.cross_entropy(z, wanted, reduction="sum") if loss is None else loss(z, labels)
             nll = nll / len(logits)
             nll.backward()
             total += float(nll.detach())

@@ -80,7 +80,7 @@ class LocalTemperatureScaling(Calibrator):
         best, kept = mean_nll(samples, self._map), {k: v.clone() for k, v in network.state_dict().items()}
         for _ in range(self.epochs):
             for some in torch.randperm(len(samples.logits), generator=order).split(self.batch_size):
-                logits, target, keep = (part[some.to(device)] for part in samples)
+                logits, target, keep = (part[some.to(device)] for part in samples[:3])
                 if not bool(keep.any()):
                     continue
                 with torch.enable_grad():

@@ -55,17 +55,31 @@ class PlattScaling(Mixed):
     def _log_probs(self, logits: Tensor) -> Tensor:
         scores = log_odds(logits) * self.slope_.to(logits.dtype) + self.intercept_.to(logits.dtype)
         if logits.shape[-1] == 2:
-            return torch.cat([functional.logsigmoid(-scores), functional.logsigmoid(scores)], dim=-1)
+            return log_of_two(scores)
         return functional.logsigmoid(scores).log_softmax(dim=-1)
+
+
+def log_of_two(scores: Tensor) -> Tensor:
+    """Log-probabilities of both classes from the log-odds of the second, ``(..., 1)``."""
+    return torch.cat([functional.logsigmoid(-scores), functional.logsigmoid(scores)], dim=-1)
 
 
 def log_odds(logits: Tensor) -> Tensor:
     """Log-odds log(s / (1 - s)) of every class, or of the second of two."""
     if logits.shape[-1] == 2:
         return logits[..., 1:] - logits[..., :1]
+    inside, outside = log_both(logits)
+    return inside - outside
+
+
+def log_both(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """log(s) and log(1 - s) of every class, or of the second of two."""
+    if logits.shape[-1] == 2:
+        odds = logits[..., 1:] - logits[..., :1]
+        return functional.logsigmoid(odds), functional.logsigmoid(-odds)
     log_probs = logits.log_softmax(dim=-1)
     # 1 - s of the largest class is summed over the others, so that it does not round to 0.
     top = log_probs.argmax(dim=-1, keepdim=True)
     others = log_probs.scatter(-1, top, -torch.inf).logsumexp(dim=-1, keepdim=True)
     rest = torch.log1p(-log_probs.exp().clamp(max=0.75)).scatter(-1, top, others)
-    return log_probs - rest
+    return log_probs, rest

@@ -40,6 +40,7 @@ CALIBRATORS: Final = table(
     _calibrator("matrix", "linear:MatrixScaling", "matrix scaling", "Guo et al., ICML 2017"),
     _calibrator("dirichlet", "linear:DirichletCalibration", "Dirichlet calibration", "Kull et al., NeurIPS 2019"),
     _calibrator("platt", "platt:PlattScaling", "Platt scaling", "Platt, 1999"),
+    _calibrator("beta", "beta:BetaCalibration", "beta calibration", "Kull et al., AISTATS 2017"),
     _calibrator("histogram", "histogram:HistogramBinning", "histogram binning", "Zadrozny and Elkan, ICML 2001"),
     _calibrator("isotonic", "isotonic:IsotonicCalibration", "isotonic calibration", "Zadrozny and Elkan, KDD 2002"),
     _calibrator("bbq", "bbq:BBQ", "Bayesian binning into quantiles", "Naeini et al., AAAI 2015"),

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class TemperatureScaling(Pointwise):
 
     key = "temperature"
     preserves_accuracy = True
+    soft = True
     learned: ClassVar[tuple[str, ...]] = ("temperature_",)
     temperature_: Tensor
 
@@ -65,9 +66,10 @@ class TemperatureScaling(Pointwise):
         self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=samples.logits.device)
 
     def _by_grid(self, samples: Samples) -> float:
-        target = samples.labels()
+        target = samples.targets()
+        options: Any = {"num_bins": self.num_bins, "probs": False, "task": samples.two_class_task}
         grid = [k / 10 for k in range(1, 101)]
-        found = [(float(ece(samples.logits / t, target, num_bins=self.num_bins, probs=False)), t) for t in grid]
+        found = [(float(ece(samples.logits / t, target, **options)), t) for t in grid]
         return min(found)[1]
 
     @shown
@@ -88,7 +90,7 @@ class TemperatureScaling(Pointwise):
         def evaluate(beta: float) -> Slope:
             total = torch.zeros(3, dtype=torch.float64)
             for logits, target in batches:
-                samples = inputs.for_measuring(logits, target, **given)
+                samples = inputs.for_measuring(logits, target, soft=None, **given)
                 self.num_classes = samples.logits.shape[1]
                 total += slope(samples._replace(logits=finite(samples.logits.detach())), beta).cpu()
             return Slope(*sum_over_processes(total).tolist())
@@ -113,7 +115,8 @@ def optimal_temperature(samples: Samples) -> float:
     start, size = 1.0, len(samples.logits)
     step = size // 4096
     if step >= 4:  # a subsample gives a good starting point
-        some = Samples(*(part[::step] for part in samples))
+        some = Samples(samples.logits[::step], samples.target[::step], samples.kept[::step])
+        some = some if samples.soft is None else some._replace(soft=samples.soft[::step])
         if bool(some.kept.any()):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -136,7 +139,10 @@ def slope(samples: Samples, beta: float) -> Tensor:
 def _derivatives(block: Block, beta: float) -> tuple[Tensor, Tensor]:
     """Mean under the softmax minus the true logit, and the variance; logits relative to the largest."""
     distance = block.logits - block.logits.amax(dim=1, keepdim=True)
-    own = distance.gather(1, block.target.unsqueeze(1)).squeeze(1)
+    if block.soft is None:
+        own = distance.gather(1, block.target.unsqueeze(1)).squeeze(1)
+    else:
+        own = (block.soft * distance).sum(dim=1)
     weight = (beta * distance).exp_()
     total = weight.sum(dim=1)
     mean = weight.mul_(distance).sum(dim=1) / total

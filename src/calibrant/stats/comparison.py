@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from calibrant import inputs
-from calibrant.inputs import Array, Task
+from calibrant.inputs import Array
 from calibrant.metrics import calibration
-from calibrant.metrics.table import BY_FUNCTION, MEASURES
+from calibrant.metrics.table import MEASURES
 from calibrant.outcomes import Outcomes
 from calibrant.stats.intervals import around, normal_quantile
 from calibrant.stats.resampling import (
@@ -22,11 +22,13 @@ from calibrant.stats.resampling import (
     Metric,
     counts_on_bins,
     evaluate_resamples,
+    known,
     multinomial,
     resampled,
     resolve,
     track,
 )
+from calibrant.tensors import Task
 
 #: Differences up to this are rounding errors, however small their variance.
 ROUNDING = 1e-6
@@ -94,15 +96,13 @@ def compare(
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to ignore.
         probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
-        task: ``"binary"`` if there is one score per sample.
+        task: ``"binary"`` or ``"multilabel"`` for events; see :class:`calibrant.inputs.Given`.
         progress: Show a progress bar.
         **options: Passed on to ``metric``.
     """
     function, record = resolve(metric, resamples, level)
     both = [inputs.for_measuring(logits, target, ignore_index, probs=probs, task=task) for logits in (a, b)]
-    evaluate = partial(
-        function, ignore_index=ignore_index, **options, **({"probs": False} if function in BY_FUNCTION else {})
-    )
+    evaluate = partial(function, ignore_index=ignore_index, **options, **known(function, both[0]))
     values = [float(evaluate(samples.logits, samples.labels(ignore_index))) for samples in both]
     random = np.random.default_rng(seed)
     if record is not None:
@@ -131,6 +131,7 @@ def compare_outcomes(
     b: Outcomes,
     *,
     images: Tensor | None = None,
+    of_events: bool = False,
     num_bins: int = 15,
     resamples: int = 1000,
     level: float = 0.95,
@@ -138,13 +139,15 @@ def compare_outcomes(
 ) -> dict[str, Comparison]:
     """:func:`compare` of ECE and accuracy, from the outcomes of the same samples under two models.
 
-    With ``images``, the index of the image that each pixel belongs to, whole images are resampled.
+    With ``images``, the index of the image that each pixel belongs to, whole images are resampled. With ``of_events``, these
+    are outcomes of events, and accuracy is that of the more probable class.
     """
     result = {}
     for record in (MEASURES["ece"], MEASURES["accuracy"]):
         measure = partial(record.evaluate, num_bins=num_bins)
-        sources: list[Counts | Means] = [counts_on_bins(outcomes, measure, num_bins, images) for outcomes in (a, b)]
-        values = [float(measure(calibration.width_bins(outcomes, num_bins))) for outcomes in (a, b)]
+        both = [own.of_predicted_class() if of_events and record.on == "predicted" else own for own in (a, b)]
+        sources: list[Counts | Means] = [counts_on_bins(outcomes, measure, num_bins, images) for outcomes in both]
+        values = [float(measure(calibration.width_bins(outcomes, num_bins))) for outcomes in both]
         draws = draw_together(sources, np.random.default_rng(seed), resamples, progress=False)
         result[record.key] = paired(values, draws, level)
     return result

@@ -10,7 +10,7 @@ from calibrant import inputs
 from calibrant.binning import BinStatistics, sums_by, width_index
 from calibrant.inputs import Array, Given, shown
 from calibrant.metrics.table import MEASURES, Measure
-from calibrant.outcomes import top_label
+from calibrant.outcomes import judged
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.resampling import image_weights
 
@@ -44,7 +44,7 @@ class ImageBins:
     def update(self, logits: Array, target: Array, **given: "Unpack[Given]") -> None:
         """Add images ``(n, K, *spatial)``; unlabelled ones are skipped. See :class:`calibrant.inputs.Given`."""
         samples = inputs.for_measuring(logits, target, **given)
-        confidence, correct = top_label(samples)
+        confidence, correct = judged(samples)
         image, (size, classes) = samples.kept.nonzero()[:, 0].to(confidence.device), samples.logits.shape[:2]
         place = image * self.num_bins + width_index(confidence, self.num_bins)
         bins = sums_by(place, size * self.num_bins, confidence, correct).view(size, self.num_bins).double()
@@ -70,11 +70,13 @@ class ImageBins:
             """The value over all images first, then of each resample."""
             if record.on == "images":  # a mean over images: each counts as often as it was drawn
                 return everything @ record.evaluate(bins, self.num_bins) / size
+            if record.on == "predicted":
+                return record.evaluate(BinStatistics(pooled_areas[1], pooled_areas[1], pooled_areas[0]), self.num_bins)
             return record.evaluate(pooled if record.on == "bins" else pooled_areas, self.num_bins)
 
         intervals = {}
         for record in MEASURES.values():
-            if record.interval is None or record.on not in ("bins", "areas", "images"):
+            if record.interval is None or record.on not in ("bins", "predicted", "areas", "images"):
                 continue
             first, *draws = values(record).tolist()
             low, high = around(first, np.array(draws), level) if size > 1 else (0.0, 1.0)  # one image gives no information

@@ -1,5 +1,7 @@
 """The same statistics from a panel, when the logits are gone."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -16,7 +18,7 @@ from calibrant.metrics.table import MEASURES, Measure
 from calibrant.stats.consistency import CalibrationTest, consistency_test
 from calibrant.stats.intervals import Interval, around, normal_quantile, wilson
 from calibrant.stats.inversion import invert
-from calibrant.stats.resampling import ENTRIES, multinomial
+from calibrant.stats.resampling import ENTRIES, RESAMPLED, multinomial
 
 
 def panel_intervals(
@@ -40,14 +42,18 @@ def panel_intervals(
     random = np.random.default_rng(seed)
     bins = result.bins.double()
     ordered = merge_neighbours(result.sorted.cpu(), ENTRIES)
-    entries = BinStatistics(ordered.counts, ordered.counts * ordered.confidence, ordered.correct)
-    drawn_bins, drawn_entries = (_resampled(part, random, resamples) for part in (bins, entries))
-    drawn_ordered = SortedOutcomes(ordered.confidence, drawn_entries.counts, drawn_entries.correct)
+    drawn: dict[str, Any] = {
+        "bins": _resampled(bins, random, resamples),
+        "sorted": _redrawn(ordered, random, resamples),
+    }
+    drawn["accepted"] = drawn["sorted"]
+    if result.task != "multiclass":
+        drawn["accepted"] = _redrawn(merge_neighbours(result.accepted.cpu(), ENTRIES), random, resamples)
 
     def ends(record: Measure) -> tuple[float, float, str]:
         value = result[record.key]
         if record.interval == "wilson":
-            right, samples = bins.correct.sum(), bins.counts.sum()
+            right, samples = result.predicted.correct.sum(), result.predicted.counts.sum()
             low, high = wilson(right, samples, level=level)
             return float(low), float(high), "Wilson"
         if record.interval == "normal":
@@ -56,13 +62,12 @@ def panel_intervals(
         if record.interval == "inversion":
             found = invert(debiased_bins(ordered, num_bins=result.num_bins), random, resamples, level)
             return *found, "test inversion"
-        source = drawn_bins if record.on == "bins" else drawn_ordered
-        draws = record.evaluate(source, result.num_bins, **record.draws).numpy()
+        draws = record.evaluate(drawn[record.on], result.num_bins, **record.draws).numpy()
         return *around(value, draws, level), "bootstrap"
 
     intervals = {}
     for record in MEASURES.values():
-        if record.interval is None or record.on not in ("scores", "bins", "sorted"):
+        if record.interval is None or record.on not in RESAMPLED:
             continue
         low, high, method = ends(record)
         number = resamples if method in ("bootstrap", "test inversion") else 0
@@ -119,6 +124,12 @@ def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> 
         0.001
     """
     return consistency_test(result.sorted, num_bins=result.num_bins, resamples=resamples, seed=seed)
+
+
+def _redrawn(ordered: SortedOutcomes, random: np.random.Generator, resamples: int) -> SortedOutcomes:
+    entries = BinStatistics(ordered.counts, ordered.counts * ordered.confidence, ordered.correct)
+    drawn = _resampled(entries, random, resamples)
+    return SortedOutcomes(ordered.confidence, drawn.counts, drawn.correct)
 
 
 def _resampled(bins: BinStatistics, random: np.random.Generator, resamples: int) -> BinStatistics:

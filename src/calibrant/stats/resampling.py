@@ -19,19 +19,21 @@ from calibrant.binning import BinStatistics, sums_by, width_index
 from calibrant.checks import in_range, whole
 from calibrant.errors import lookup
 from calibrant.extras import require
-from calibrant.inputs import Array, Task
+from calibrant.inputs import Array
 from calibrant.metrics import scores
 from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, merge_neighbours, sort_outcomes
 from calibrant.metrics.table import BY_FUNCTION, FUNCTIONS, Measure
-from calibrant.outcomes import Outcomes, top_label
+from calibrant.outcomes import Outcomes, judged, top_label
 from calibrant.stats.intervals import Interval, around
 from calibrant.stats.inversion import invert
-from calibrant.tensors import Samples
+from calibrant.tensors import Samples, Task
 
 Metric = Callable[..., Tensor]
 
 #: Number of entries, sorted by confidence, that represent the samples when resampling.
 ENTRIES = 2048
+#: What resampling needs no logits for.
+RESAMPLED = ("scores", "bins", "sorted", "predicted", "accepted")
 
 
 def bootstrap(
@@ -66,7 +68,7 @@ def bootstrap(
         seed: Seed of the resampling.
         ignore_index: Label of samples or pixels to ignore.
         probs: Whether these are probabilities; see :class:`calibrant.inputs.Given`.
-        task: ``"binary"`` if there is one score per sample.
+        task: ``"binary"`` or ``"multilabel"`` for events; see :class:`calibrant.inputs.Given`.
         progress: Show a progress bar.
         **options: Passed on to ``metric``, such as ``num_bins``.
 
@@ -81,13 +83,13 @@ def bootstrap(
     random = np.random.default_rng(seed)
     samples = inputs.for_measuring(logits, target, ignore_index, probs=probs, task=task)
     tensors.check_not_empty(int(samples.kept.sum()), ignore_index)
-    logits_known = {"probs": False} if function in BY_FUNCTION else {}
+    logits_known = known(function, samples)
     value = float(
         function(samples.logits, samples.labels(ignore_index), ignore_index=ignore_index, **options, **logits_known)
     )
     if record is not None and record.interval == "inversion" and samples.logits.dim() == 2:
         norm = options.pop("norm", 1)
-        bins = debiased_bins(sort_outcomes(Outcomes(*(x.cpu() for x in top_label(samples)))), **options)
+        bins = debiased_bins(sort_outcomes(Outcomes(*(x.cpu() for x in judged(samples)))), **options)
         return Interval(value, *invert(bins, random, resamples, level, norm), level, resamples, "test inversion")
     if record is None:
         evaluate = partial(function, ignore_index=ignore_index, **options, **logits_known)
@@ -97,13 +99,18 @@ def bootstrap(
     return Interval(value, max(low, 0.0), min(high, record.most), level, resamples, "bootstrap")
 
 
+def known(function: Metric, samples: Samples) -> dict[str, Any]:
+    """What calibrant's own metrics need not find out again about checked logits."""
+    return {"probs": False, "task": samples.two_class_task} if function in BY_FUNCTION else {}
+
+
 def resolve(metric: Metric | str, resamples: int, level: float) -> tuple[Metric, Measure | None]:
     """The function of a metric, and its record if that tells how to resample it."""
     whole("resamples", resamples, 2)
     in_range("level", level, 0, 1, above=True)
     function = lookup(metric, FUNCTIONS, "metric") if isinstance(metric, str) else metric
     record = BY_FUNCTION.get(function)
-    return function, record if record is not None and record.on in ("scores", "bins", "sorted") else None
+    return function, record if record is not None and record.on in RESAMPLED else None
 
 
 class Counts:
@@ -177,8 +184,9 @@ def resampled(record: Measure, samples: Samples, options: Mapping[str, Any]) -> 
         assert record.estimate is not None  # noqa: S101
         return Means(scores.of_samples(partial(record.estimate, **options), samples), images)
     estimate = partial(record.evaluate, num_bins=options.pop("num_bins", 15), **record.draws, **options)
-    outcomes = Outcomes(*(x.cpu() for x in top_label(samples)))
-    if record.on == "bins":
+    found = top_label(samples) if record.on in ("predicted", "accepted") else judged(samples)
+    outcomes = Outcomes(*(x.cpu() for x in found))
+    if record.on in ("bins", "predicted"):
         return counts_on_bins(outcomes, estimate, estimate.keywords["num_bins"], images)
     return _counts_on_sorted(outcomes, estimate, images)
 
