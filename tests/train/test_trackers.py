@@ -244,6 +244,7 @@ def test_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = interrupted(small("cals-alm", "trackio"), tmp_path / "mine")
     name = f"mine-{run.folder.environment().id[:6]}"
     (found,) = [one for one in trackio.Api().runs("digits") if one.name == name]
-    for key in ("ece", "train_loss", "multipliers_mean", "test/ece"):
-        points = [(point["step"], point["value"]) for point in found.history(key)]
-        assert points == expected(run)[key]
+    logged = trackio.sqlite_storage.SQLiteStorage.get_logs("digits", name, run_id=found.id)
+    for key, points in expected(run).items():
+        assert [(row["step"], pytest.approx(row[key])) for row in logged if key in row] == points, key
+    assert {"results", "reliability", "multipliers"} <= set(logged[-1])
