@@ -14,6 +14,7 @@ from calibrant.metrics import FUNCTIONS, brier_split, ood_aupr, ood_auroc, ood_f
 if TYPE_CHECKING:  # the functions collected below, for type checkers and editors
     from calibrant.losses.acls import acls_loss as acls_loss
     from calibrant.losses.adafocal import adafocal_loss as adafocal_loss, calfocal_loss as calfocal_loss
+    from calibrant.losses.avuc import avuc_loss as avuc_loss, soft_avuc_loss as soft_avuc_loss
     from calibrant.losses.brier import brier_loss as brier_loss
     from calibrant.losses.bsce import bsce_loss as bsce_loss
     from calibrant.losses.cals import cals_alm_loss as cals_alm_loss, cals_hr_loss as cals_hr_loss

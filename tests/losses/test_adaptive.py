@@ -20,6 +20,8 @@ OPTIONS: dict[str, list[dict]] = {
     ],
     "cals-hr": [{"margin": 3.0}],
     "calfocal": [{}, {"per": "sample"}, {"binning": "width"}],
+    "avuc": [{}, {"updates": 3, "threshold": 0.2}],
+    "soft-avuc": [{"updates": None}],
     "adafocal": [{}, {"inverse": True}, {"momentum": 0.3}, {"num_bins": 4}, {"binning": "width", "gamma_init": 3.0}],
 }
 every_adaptive = pytest.mark.parametrize(("key", "options"), [(k, o) for k, os_ in OPTIONS.items() for o in os_], ids=str)

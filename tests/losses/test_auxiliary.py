@@ -112,3 +112,24 @@ def test_esd_apart_from_the_base() -> None:
     assert (pixels[:2] > 0).all()
     tiny = losses.ESD(apart=0.2)(logits[:4], target[:4])  # one sample is too few for a penalty
     torch.testing.assert_close(tiny, losses.CrossEntropy()(logits[:3], target[:3]))
+
+
+@pytest.mark.parametrize(("kind", "scale"), [(losses.AvUC, 1.0), (losses.SoftAvUC, torch.tensor(4.0).log())])
+def test_the_threshold_is_halfway_between_correct_and_wrong(kind: type[losses.AvUC], scale: Tensor | float) -> None:
+    loss = kind(updates=2)
+    thresholds = []
+    for _ in range(3):
+        logits, target = data(200)
+        loss.observe(logits[:70], target[:70])
+        loss.observe(logits[70:], target[70:])
+        loss.adapt()
+        kept = target != -100
+        s = logits[kept].softmax(1)
+        entropy, right = -(s * s.log()).sum(1) / scale, s.argmax(1) == target[kept]
+        thresholds.append(float(entropy[right].mean() + entropy[~right].mean()) / 2)
+    assert loss.history()["threshold"][1:].tolist() == pytest.approx([*thresholds[:2], thresholds[1]], rel=1e-3)
+    perfect = kind()
+    perfect.observe(logits, logits.argmax(1))  # no wrong prediction
+    perfect.adapt()
+    s = logits.softmax(1)
+    assert float(perfect.threshold) == pytest.approx(float((-(s * s.log()).sum(1) / scale).mean()), rel=1e-3)

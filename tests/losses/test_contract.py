@@ -253,7 +253,7 @@ def test_compiles_to_machine_code(key: str) -> None:
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "mbls", "cals-hr", "cals-alm", "acls")
+WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "mbls", "cals-hr", "cals-alm", "acls", "avuc", "soft-avuc")
 
 
 @every_variant
@@ -315,7 +315,8 @@ def test_constructor_arguments_are_kept_and_shown(key: str) -> None:
     loss = losses.create(key, num_classes=6, ignore_index=7, reduction="sum")
     for argument in inspect.signature(type(loss)).parameters:
         if argument not in ("class_weights", "task") and (key, argument) != ("ce", "weight"):
-            assert f"{argument}={getattr(loss, argument)!r}" in repr(loss)
+            value = getattr(loss, argument)
+            assert f"{argument}={value.tolist() if isinstance(value, Tensor) else value!r}" in repr(loss)
     assert "ignore_index=7, reduction='sum'" in repr(loss)
     assert repr(losses.create(key, num_classes=2, task="binary", class_weights=[1, 2])).endswith(
         "class_weights=[1.0, 2.0], task='binary')"

@@ -124,6 +124,13 @@ def forms(case: Case) -> list[tuple[nn.Module, str, str]]:
             form = "binned" if case.method == "sbece_binned" else "label-binned-squared"
             loss = losses.SBECE(num_bins=p["bins"], temperature=p["T"], form=form, **shared)
             return [(PenaltyAlone(loss), *official)]
+        case "avuc_google":
+            loss = losses.AvUC(threshold=p["threshold"], detach=p["stop_prob_gradients"], **shared)
+            return [(PenaltyAlone(loss), *official)]
+        case "soft_avuc":
+            loss = losses.SoftAvUC(threshold=p["kappa"], temperature=p["T"], **shared).double()
+            loss.threshold.fill_(p["kappa"])
+            return [(PenaltyAlone(loss), *official)]
     raise AssertionError(case.method)
 
 

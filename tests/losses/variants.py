@@ -19,6 +19,8 @@ def _learned(loss: Loss, classes: int) -> Loss:
         sign = -1 if getattr(loss, "inverse", False) else 1
         loss.gammas.copy_(torch.linspace(sign * 1.9, 3.0, len(loss.gammas)))
         loss.accuracies.copy_(torch.linspace(0.1, 0.9, len(loss.gammas)))
+    if hasattr(loss, "threshold") and isinstance(loss, AdaptiveLoss):
+        loss.threshold.fill_(0.4)
     return loss
 
 
@@ -51,11 +53,12 @@ VARIANTS |= {
     "dca of dfl": partial(_build, "dca", False, base="dfl"),
     "sbece binned": partial(_build, "sbece", False, form="binned"),
     "sbece squared": partial(_build, "sbece", False, form="label-binned-squared"),
+    "avuc detached": partial(_build, "avuc", False, detach=True),
     "dfl detached": partial(_build, "dfl", False, detach=True),
     "calfocal steep": partial(_build, "calfocal", True, per="sample", scale=100.0),
 }
 #: Those whose penalty belongs to the batch as a whole.
-BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca", "esd", "sbece")}
+BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", "dca", "esd", "sbece", "avuc", "soft-avuc")}
 #: Those with a part that depends on the logits, but by choice is a constant for the gradient: the golden vectors have it.
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
 DETACHED |= {"acls", "acls shift invariant"}

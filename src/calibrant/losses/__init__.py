@@ -15,6 +15,7 @@ from calibrant.registry import Entry, lazy, table
 if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.acls import ACLS as ACLS
     from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
+    from calibrant.losses.avuc import AvUC as AvUC, SoftAvUC as SoftAvUC
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
     from calibrant.losses.bsce import BSCE as BSCE
@@ -97,6 +98,17 @@ METHODS: Final = table(
     _method("dca", "mdca:DCA", "difference of confidence and accuracy", "Hebbalaguppe et al., CVPR 2022", memory=5),
     _method("esd", "esd:ESD", "expected squared difference", "Yoon et al., ICLR 2023", memory=5),
     _method("sbece", "sbece:SBECE", "soft-binned calibration error", "Karandikar et al., NeurIPS 2021", memory=9),
+    _method(
+        "avuc", "avuc:AvUC", "accuracy versus uncertainty", "Krishnan and Tickoo, NeurIPS 2020", adaptive=True, memory=6
+    ),
+    _method(
+        "soft-avuc",
+        "avuc:SoftAvUC",
+        "soft accuracy versus uncertainty",
+        "Karandikar et al., NeurIPS 2021",
+        adaptive=True,
+        memory=6,
+    ),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.

@@ -97,6 +97,11 @@ def top_label(given: Batch) -> tuple[Tensor, Tensor]:
     return torch.where(given.kept, confidence, 0), torch.where(given.kept, given.probability_of(prediction), 0)
 
 
+def correctness(given: Batch) -> Tensor:
+    """The probability that each prediction is correct; 0 where ignored."""
+    return torch.where(given.kept, given.probability_of(given.logits.detach().argmax(dim=1)), 0)
+
+
 def root(square: Tensor) -> Tensor:
     """Square root with value and gradient 0 where ``square`` is not positive; anything smaller than 1e-24 is rounding."""
     return square.clamp(min=1e-24).sqrt() * (square > 1e-24)
