@@ -90,9 +90,12 @@ def test_gradcheck(name: str) -> None:
         assert torch.autograd.gradcheck(lambda x, loss=loss: loss(x, target), logits.requires_grad_())
 
 
+MARGINS = ("mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls")
+
+
 def margin_of(name: str, margin: float) -> dict[str, float]:
     """A margin that random logits of the test exceed about half of the time."""
-    return {"margin": margin} if name.split(maxsplit=1)[0] in ("mbls", "cals-hr", "cals-alm", "acls") else {}
+    return {"margin": margin} if name.split(maxsplit=1)[0] in MARGINS else {}
 
 
 @every_variant
@@ -253,7 +256,7 @@ def test_compiles_to_machine_code(key: str) -> None:
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "mbls", "cals-hr", "cals-alm", "acls", "avuc", "soft-avuc")
+WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "avuc", "soft-avuc", *MARGINS)
 
 
 @every_variant
@@ -374,7 +377,7 @@ def test_logits_that_are_not_finite_are_not_learned_from(key: str, value: float)
     assert all(buffer.isfinite().all() for buffer in loss.buffers())
 
 
-@pytest.mark.parametrize("key", ["cals-hr", "cals-alm"])
+@pytest.mark.parametrize("key", ["cals-hr", "cals-alm", "cals-auto"])
 def test_number_of_classes_has_to_fit(key: str) -> None:
     loss = losses.create(key, num_classes=5)
     for call in (loss, loss.observe):
@@ -395,6 +398,9 @@ BAD_OPTIONS = [
     ("cals-hr", {"factor": 0.9}, ValueError, "factor"),
     ("mbls", {"margin": -10}, ValueError, "margin"),
     ("mbls", {"margin": "10"}, TypeError, "margin must be a number, got str '10'"),
+    ("mbls-auto", {"margin": "atuo"}, TypeError, "margin must be a number, got str 'atuo'"),
+    ("cals-auto", {"margin": 50.0}, ValueError, "margin must be at least 1 and at most 30, got 50"),
+    ("cals-hr", {"margin": "auto"}, TypeError, "margin must be a number, got str 'auto'"),
     ("mbls", {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum'"),
     ("cals-alm", {"rho_max": float("nan")}, ValueError, "rho_max must be more than 0"),
     ("cals-alm", {"rho_max": "10"}, TypeError, "rho_max must be a number"),

@@ -33,7 +33,7 @@ WITH_LIMIT = {
     "esd",
     "sbece",
 }
-INFINITE = {"ls", "cpc", "mbls", "cals-hr", "cals-alm", "acls"}
+INFINITE = {"ls", "cpc", "mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls"}
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 

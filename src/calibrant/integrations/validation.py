@@ -102,8 +102,12 @@ class Validation:
 
 
 def learned_scalars(loss: AdaptiveLoss) -> dict[str, float]:
-    """Minimum, mean and maximum of what a loss has learned, such as its multipliers or gammas."""
-    values = {name: loss.get_buffer(name).detach() for name in loss.logged}
-    return {
-        f"{name}_{what}": float(getattr(value, what)()) for name, value in values.items() for what in ("min", "mean", "max")
-    }
+    """What a loss has learned: a margin, or the minimum, mean and maximum of its multipliers or gammas."""
+    found: dict[str, float] = {}
+    for name in loss.logged:
+        value = loss.get_buffer(name).detach()
+        if value.dim():
+            found |= {f"{name}_{what}": float(getattr(value, what)()) for what in ("min", "mean", "max")}
+        else:
+            found[name] = float(value)
+    return found

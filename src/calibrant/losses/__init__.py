@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
     from calibrant.losses.bsce import BSCE as BSCE
-    from calibrant.losses.cals import CALSALM as CALSALM, CALSHR as CALSHR
+    from calibrant.losses.cals import CALSALM as CALSALM, CALSHR as CALSHR, CALSAuto as CALSAuto
     from calibrant.losses.confidence_penalty import ConfidencePenalty as ConfidencePenalty
     from calibrant.losses.cpc import CPC as CPC
     from calibrant.losses.cross_entropy import CrossEntropy as CrossEntropy
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.esd import ESD as ESD
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
     from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
-    from calibrant.losses.margin import MbLS as MbLS
+    from calibrant.losses.margin import MbLS as MbLS, MbLSAuto as MbLSAuto
     from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
     from calibrant.losses.mmce import MMCE as MMCE
     from calibrant.losses.sbece import SBECE as SBECE
@@ -89,6 +89,8 @@ METHODS: Final = table(
         defaults={"scale": 10.0},
     ),
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
+    _method("mbls-auto", "margin:MbLSAuto", "margin-based label smoothing, margin by temperature", "ours", adaptive=True),
+    _method("cals-auto", "cals:CALSAuto", "class-adaptive label smoothing, margin by temperature", "ours", adaptive=True),
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
     _method("bsce", "bsce:BSCE", "Brier-score-weighted cross-entropy", "Lin et al., CVPR 2025"),
     _method("acls", "acls:ACLS", "adaptive and conditional label smoothing", "Park et al., ICCV 2023"),

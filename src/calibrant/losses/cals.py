@@ -1,6 +1,6 @@
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from calibrant.losses.base import AdaptiveLoss, reduce_finite
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.losses.targets import Batch, Options, batch, with_options
+from calibrant.losses.temperature import Margin, TemperatureSums, follow_temperature, register_margin
 from calibrant.tensors import per_class
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def cals_alm_loss(
     multipliers: Tensor,
     rho: Tensor,
     *,
-    margin: float = 10.0,
+    margin: Margin = 10.0,
     penalty: str = "phr",
     **options: "Unpack[Options]",
 ) -> Tensor:
@@ -57,8 +58,9 @@ def cals_alm_loss(
     return reduce_finite(cross_entropy_with_margin(given, lagrangian), given)
 
 
-def _check_margin(margin: float) -> None:
-    in_range("margin", margin, 0, above=True)  # the constraint is divided by it
+def _check_margin(margin: Margin) -> None:
+    if not isinstance(margin, Tensor):
+        in_range("margin", margin, 0, above=True)  # the constraint is divided by it
 
 
 @with_options
@@ -95,22 +97,26 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
 
     #: How many functions are averaged.
     averages: ClassVar[int]
+    margin: Margin
     multipliers: Tensor
     _sums: Tensor
     _count: Tensor
 
     @with_options
-    def __init__(self, num_classes: int, margin: float, multiplier_init: float, **options: "Unpack[Options]") -> None:
+    def __init__(self, num_classes: int, margin: Any, multiplier_init: float, **options: "Unpack[Options]") -> None:
         super().__init__(**options)
         self.num_classes = whole("num_classes", num_classes, 2)
         if self.task != "multiclass" and num_classes != 2:
             raise ValueError(
                 f'with task="{self.task}" each decision is between two classes: num_classes=2, not {num_classes}'
             )
-        self.margin = margin
+        self._set_margin(margin)
         self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
         self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init), dtype=torch.float32))
         self._forget()
+
+    def _set_margin(self, margin: Any) -> None:
+        self.margin = margin
 
     @abstractmethod
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
@@ -160,7 +166,8 @@ class CALSALM(_ClassAdaptiveLoss):
 
     Args:
         num_classes: Number of classes K.
-        margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
+        margin: Margin m on logit distances; 10 for images, 6 for text in the paper. ``"auto"`` builds
+            :class:`CALSAuto`, whose margin needs no choice.
         penalty: ``"phr"``, ``"p2"`` or ``"p3"``. With ``"p3"`` multipliers grow in proportion to themselves: start them
             higher than 1e-6.
         multiplier_init: Initial multipliers.
@@ -194,8 +201,8 @@ class CALSALM(_ClassAdaptiveLoss):
     """
 
     averages = 2
-    learned = ("multipliers", "rho", "constraint")
-    logged = ("multipliers", "rho")
+    learned: ClassVar[tuple[str, ...]] = ("multipliers", "rho", "constraint")
+    logged: ClassVar[tuple[str, ...]] = ("multipliers", "rho")
     rho: Tensor
     constraint: Tensor
 
@@ -204,7 +211,7 @@ class CALSALM(_ClassAdaptiveLoss):
         self,
         num_classes: int,
         *,
-        margin: float = 10.0,
+        margin: float | Literal["auto"] = 10.0,
         penalty: str = "phr",
         multiplier_init: float = 1e-6,
         rho_init: float = 1.0,
@@ -216,8 +223,10 @@ class CALSALM(_ClassAdaptiveLoss):
         per_class: bool = True,
         **options: "Unpack[Options]",
     ) -> None:
-        _check_margin(margin)
+        if type(self) is CALSALM and margin == "auto":
+            self.__class__ = CALSAuto
         super().__init__(num_classes, margin, multiplier_init, **options)
+        _check_margin(self.margin)
         lookup(penalty, PENALTIES, "penalty")
         self.penalty = penalty
         self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
@@ -252,6 +261,72 @@ class CALSALM(_ClassAdaptiveLoss):
             grown = (self.gamma * self.rho).clamp(max=math.inf if self.rho_max is None else self.rho_max)
             self.rho.copy_(torch.where(not_improved, grown, self.rho))
         self.constraint.copy_(constraint)
+
+
+class CALSAuto(CALSALM):
+    r"""CALS-ALM that finds its own margin; see :func:`cals_alm_loss`. Ours, in no paper.
+
+    After each epoch, multipliers and rho change as in :class:`CALSALM`. Then the margin shrinks if the validation samples
+    ask for a temperature above 1, and grows if they ask for one below:
+    :func:`calibrant.losses.temperature.follow_temperature` has the formula.
+
+    Args:
+        num_classes: Number of classes K.
+        margin: Initial margin; where it ends does not depend on it.
+        penalty: As in :class:`CALSALM`, like all options that follow.
+        multiplier_init: Initial multipliers.
+        rho_init: Initial penalty parameters.
+        gamma: Factor by which rho grows.
+        tau: A constraint has improved if it fell below ``tau`` times its previous value.
+        rho_period: Epochs between updates of rho; 0 keeps it fixed.
+        rho_max: Largest rho, None for no limit.
+        multiplier_period: Epochs between updates of the multipliers.
+        per_class: Learn a multiplier and a rho for each class.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
+
+    Attributes:
+        margin: The margin m, a scalar.
+        temperature: The temperature asked for at the last :meth:`adapt`; above 1 if the network was overconfident.
+        multipliers: Multipliers, ``(K,)``.
+        rho: Penalty parameters, ``(K,)``.
+        constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``.
+        epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import CALSALM
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([1, 1])
+        >>> loss = CALSALM(num_classes=3, margin="auto")
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> round(float(loss.temperature), 2), round(float(loss.margin), 2)  # sure of a wrong class
+        (1.72, 7.63)
+    """
+
+    learned: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.learned)
+    logged: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.logged)
+    margin: Tensor
+    temperature: Tensor
+
+    def _set_margin(self, margin: Any) -> None:
+        register_margin(self, margin)
+
+    def _collect(self, given: Batch) -> None:
+        super()._collect(given)
+        self._asked.add(given)
+
+    def _learn(self) -> None:
+        super()._learn()
+        follow_temperature(self, *self._asked.totals(self._add_up))
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._asked = TemperatureSums()
+
+    def summary(self) -> str:
+        """The margin and the mean multiplier."""
+        return f"margin {float(self.margin):.3g}, {super().summary()}"
 
 
 class CALSHR(_ClassAdaptiveLoss):
@@ -294,6 +369,7 @@ class CALSHR(_ClassAdaptiveLoss):
         [0.0, 0.5, 0.45]
     """
 
+    margin: float
     averages = 1
     learned = ("multipliers", "score")
     logged = ("multipliers",)

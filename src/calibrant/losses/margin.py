@@ -1,12 +1,13 @@
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from calibrant.checks import in_range, one_of
-from calibrant.losses.base import Loss, reduce_finite, with_gradient
+from calibrant.losses.base import AdaptiveLoss, Loss, reduce_finite, with_gradient
 from calibrant.losses.targets import Batch, Options, batch, with_options
+from calibrant.losses.temperature import Margin, TemperatureSums, follow_temperature, register_margin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,7 +54,7 @@ def cross_entropy_with_margin(given: Batch, penalty: MarginPenalty) -> Tensor:
     return with_gradient(logits, values.squeeze(1), gradient)
 
 
-def linear_penalty(margin: float, multipliers: Tensor, scale: float) -> MarginPenalty:
+def linear_penalty(margin: Margin, multipliers: Tensor, scale: float) -> MarginPenalty:
     r"""``scale`` times :math:`\sum_k \lambda_k \max(0, d_k - m)`; ``multipliers`` broadcast along the classes."""
 
     def penalty(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -72,7 +73,7 @@ def margin_loss(
     logits: Tensor,
     target: Tensor,
     *,
-    margin: float = 10.0,
+    margin: Margin = 10.0,
     weight: float = 0.1,
     class_reduction: ClassReduction = "mean",
     **options: "Unpack[Options]",
@@ -99,8 +100,9 @@ def margin_loss(
     return reduce_finite(cross_entropy_with_margin(given, penalty), given)
 
 
-def _check(margin: float, weight: float, class_reduction: ClassReduction) -> None:
-    in_range("margin", margin, 0)
+def _check(margin: Margin, weight: float, class_reduction: ClassReduction) -> None:
+    if not isinstance(margin, Tensor):
+        in_range("margin", margin, 0)
     in_range("weight", weight, 0)
     one_of("class_reduction", class_reduction, get_args(ClassReduction))
 
@@ -110,6 +112,7 @@ class MbLS(Loss):
 
     Args:
         margin: Distance from the largest logit beyond which a logit is penalised; 10 for images, 6 for text in the papers.
+            ``"auto"`` builds :class:`MbLSAuto`, whose margin needs no choice but validation data.
         weight: Weight of the penalty.
         class_reduction: ``"mean"`` over classes, as in every published result, or ``"sum"``, Eq. 3 of the paper.
         **options: Options of all losses: ignore_index, reduction, class_weights, task.
@@ -122,22 +125,84 @@ class MbLS(Loss):
         0.4975
     """
 
+    margin: Margin
+
     @with_options
     def __init__(
         self,
         *,
-        margin: float = 10.0,
+        margin: float | Literal["auto"] = 10.0,
         weight: float = 0.1,
         class_reduction: ClassReduction = "mean",
         **options: "Unpack[Options]",
     ) -> None:
+        if type(self) is MbLS and margin == "auto":
+            self.__class__ = MbLSAuto
         super().__init__(**options)
-        _check(margin, weight, class_reduction)
-        self.margin, self.weight = margin, weight
+        self._set_margin(margin)
+        _check(self.margin, weight, class_reduction)
+        self.weight = weight
         self.class_reduction: ClassReduction = class_reduction
+
+    def _set_margin(self, margin: Any) -> None:
+        self.margin = margin
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
         return margin_loss(
             logits, target, margin=self.margin, weight=self.weight, class_reduction=self.class_reduction, **self.options
         )
+
+
+class MbLSAuto(MbLS, AdaptiveLoss):
+    r"""Margin-based label smoothing that finds its own margin; see :func:`margin_loss`. Ours, in no paper.
+
+    After each epoch the margin shrinks if the validation samples ask for a temperature above 1, and grows if they ask for
+    one below: :func:`calibrant.losses.temperature.follow_temperature` has the formula.
+
+    Args:
+        margin: Initial margin; where it ends does not depend on it.
+        weight: Weight of the penalty.
+        class_reduction: ``"mean"`` over classes or ``"sum"``.
+        **options: Options of all losses: ignore_index, reduction, class_weights, task.
+
+    Attributes:
+        margin: The margin, a scalar.
+        temperature: The temperature asked for at the last :meth:`adapt`; above 1 if the network was overconfident.
+        epoch: Number of calls of :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import MbLS
+        >>> logits, target = torch.tensor([[20.0, 0.0, 1.0], [0.0, 3.0, 0.0]]), torch.tensor([1, 1])
+        >>> loss = MbLS(margin="auto")
+        >>> loss(logits.requires_grad_(), target).backward()  # every training step
+        >>> loss.observe(logits, target)  # every validation batch
+        >>> loss.adapt()  # once per epoch
+        >>> round(float(loss.temperature), 2), round(float(loss.margin), 2)  # sure of a wrong class
+        (1.72, 7.63)
+    """
+
+    learned = logged = ("margin", "temperature")
+    margin: Tensor
+    temperature: Tensor
+
+    def _set_margin(self, margin: Any) -> None:
+        register_margin(self, margin)
+        self._forget()
+
+    def _collect(self, given: Batch) -> None:
+        self._asked.add(given)
+
+    def _learn(self) -> None:
+        follow_temperature(self, *self._asked.totals(self._add_up))
+
+    def _forget(self) -> None:
+        self._asked = TemperatureSums()
+
+    def _observed(self) -> int:
+        return self._asked.count
+
+    def summary(self) -> str:
+        """The margin."""
+        return f"margin {float(self.margin):.3g}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.losses.margin import MarginPenalty
+from calibrant.losses.temperature import Margin
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -28,7 +29,7 @@ class Penalty(NamedTuple):
 
     value: Function
     derivative: Function
-    fused: Callable[[float, Tensor, Tensor, int], MarginPenalty]
+    fused: Callable[[Margin, Tensor, Tensor, int], MarginPenalty]
 
 
 def phr(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
@@ -78,7 +79,15 @@ def p3_derivative(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
 # The same in one pass over the distances, for training. Values and gradients are those of the functions above.
 
 
-def fused_phr(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+def subtract(gradient: Tensor, slopes: Tensor, scale: Tensor | float) -> None:
+    """Subtract ``scale`` times ``slopes`` in place; a scale that is learned stays on its device."""
+    if isinstance(scale, Tensor):
+        gradient.addcmul_(slopes, scale, value=-1)
+    else:
+        gradient.sub_(slopes, alpha=scale)
+
+
+def fused_phr(margin: Margin, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
     """In place, on P' = relu(lambda + rho z), from which P = (P'^2 - lambda^2) / 2 rho."""
     chain = 1 / (classes * margin)  # dz/dd, and the mean
 
@@ -86,26 +95,26 @@ def fused_phr(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> 
         derivative = distance.mul_(rho / margin).add_(multipliers - rho).relu_()
         slope = derivative.sum(dim=1, keepdim=True).mul_(chain)
         if gradient is not None:
-            gradient.sub_(derivative, alpha=chain)
+            subtract(gradient, derivative, chain)
         value = derivative.square_().sub_(multipliers**2).mul_(1 / (2 * rho * classes)).sum(dim=1, keepdim=True)
         return value, slope
 
     return penalty
 
 
-def fused_in_blocks(value: Function, derivative: Function) -> Callable[[float, Tensor, Tensor, int], MarginPenalty]:
+def fused_in_blocks(value: Function, derivative: Function) -> Callable[[Margin, Tensor, Tensor, int], MarginPenalty]:
     """For any penalty, from its value and derivative: an eighth of the samples at a time, to bound temporary memory.
 
     The compiler needs no temporaries and gets all samples at once.
     """
 
-    def fused(margin: float, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+    def fused(margin: Margin, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
         chain = 1 / (classes * margin)
 
         def block(z: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
             slopes = derivative(z, rho, multipliers)
             if gradient is not None:
-                gradient.sub_(slopes, alpha=chain)
+                subtract(gradient, slopes, chain)
             slope = slopes.sum(dim=1, keepdim=True).mul_(chain)
             del slopes
             return value(z, rho, multipliers).sum(dim=1, keepdim=True).div_(classes), slope
