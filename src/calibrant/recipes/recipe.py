@@ -427,9 +427,14 @@ class Recipe:
         function = known.load() if known is not None else import_name(spec.name, allow_code=allow_code)
         accepted = inspect.signature(function).parameters
         where = {"root": spec.root, "seed": seed, "download": spec.download}  # not every data set takes these
-        options = {**spec.options, "path": spec.path, "validation": held}
-        options |= {name: value for name, value in where.items() if name in accepted}
-        return self._cut(datasets.create(function, **options), seed)
+        options = {**spec.options, "path": spec.path, **{name: value for name, value in where.items() if name in accepted}}
+        splits = known is not None or "validation" in accepted  # your own need not
+        found: Any = datasets.create(function, **options, **({"validation": held} if splits else {}))
+        if not isinstance(found, datasets.DataSet):
+            found = datasets.dataset_from(found, validation=held, seed=seed)
+        elif held is not None and not splits:
+            raise InputError(f"{spec.name} has a validation part of its own, and takes no `data.validation`")
+        return self._cut(found, seed)
 
     def _cut(self, found: "DataSet", seed: int) -> "DataSet":
         """Apply the recipe's limit, long tail and change of the validation set."""
@@ -445,6 +450,8 @@ class Recipe:
             return models.create(self.model.name, num_classes, **facts, **self.model.options)
         function = import_name(self.model.name, allow_code=allow_code)
         network: nn.Module = function(num_classes=num_classes, **self.model.options)
+        if not callable(getattr(network, "parameters", None)):
+            raise InputError(f"expected a torch.nn.Module, got {type(network).__name__}")
         return network
 
     def build_loss(self, num_classes: int, ignore_index: int = -100, *, allow_code: bool = False) -> "Loss":
@@ -620,9 +627,9 @@ def _check_name(path: str, name: str, known: Mapping[str, Any], *, allow_code: b
         kind = name.removeprefix(GIVEN)
         raise InputError(f"{path}: {kind} was passed to fit() as an object, which a recipe alone cannot recreate")
     if "." in name or ":" in name:
-        if allow_code:
-            return
-        raise InputError(f"{path}: {name!r} is code outside calibrant, which runs only with `allow_code=True`")
+        with input_errors(path):
+            import_name(name, allow_code=allow_code)
+        return
     lookup(name, known, path)
 
 

@@ -96,6 +96,10 @@ class _Varied(NamedTuple):
     @staticmethod
     def of(field: str, values: Sequence[Any], losses: Sequence[str]) -> "_Varied":
         """From ``fl.gamma``, ``loss.margin`` or any other field of a recipe."""
+        own = next((loss for loss in losses if loss not in METHODS and field.startswith(f"{loss}.")), None)
+        if own is not None:  # its name has dots
+            option = field.removeprefix(f"{own}.")
+            return _Varied(f"loss.{option}", option, values, [own])
         group, _, option = field.removeprefix("methods.").replace("loss.options.", "loss.").partition(".")
         group = group.replace("_", "-") if group.replace("_", "-") in METHODS else group
         if group in METHODS:

@@ -84,17 +84,19 @@ def prepare(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any
         with _within_memory():
             make = recipe.build_model
             network = own["model"] if "model" in own else make(data.num_classes, data.facts, allow_code=allow_code)
-        operations = _try_out(recipe, data, network)
+        operations, logits, y = _try_out(recipe, data, network)
     if recipe.model.compile:
         network.compile()
     with input_errors(), input_errors(f"loss {recipe.loss.name}", unfit=recipe.loss.name in losses.METHODS):
         build = recipe.build_loss
         loss = own["loss"] if "loss" in own else build(data.num_classes, data.ignore_index, allow_code=allow_code)
+        if recipe.loss.name not in losses.METHODS:
+            _try_loss(loss, logits, y)
     return Prepared(data, network, loss, operations)
 
 
-def _try_out(recipe: Recipe, data: DataSet, network: nn.Module) -> float:
-    """Operations of the network on one sample, whose outputs are checked; lazy layers are initialised here."""
+def _try_out(recipe: Recipe, data: DataSet, network: nn.Module) -> tuple[float, Tensor, Tensor]:
+    """Operations of the network on one sample, and its checked outputs with labels; lazy layers are initialised here."""
     feed = replace(feed_of(recipe, data, needs(network)), workers=0)
     part = data.validation if len(data.validation) else data.train
     x, y, _ = next(iter(Batches(part, 2, feed)))
@@ -108,7 +110,20 @@ def _try_out(recipe: Recipe, data: DataSet, network: nn.Module) -> float:
     if not isinstance(logits, Tensor) or tuple(logits.shape) != wanted:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"the network gives {got} for inputs {tuple(x.shape)}; expected logits {wanted}")
-    return float(counter.get_total_flops()) / len(x)
+    return float(counter.get_total_flops()) / len(x), logits, y
+
+
+def _try_loss(loss: Any, logits: Tensor, y: Tensor) -> None:
+    """Refuse what is not a loss."""
+    if not isinstance(loss, nn.Module) or type(loss).forward is nn.Module.forward:
+        raise InputError(
+            f"{type(loss).__name__} is not a loss: expected a torch.nn.Module whose forward takes logits and labels"
+        )
+    with torch.no_grad():
+        value = loss(logits, y.to(logits.device))
+    if not isinstance(value, Tensor) or value.dim():
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(f"the loss of a batch must be a single number, a tensor without dimensions, got {got}")
 
 
 def is_small(recipe: Recipe, operations: float) -> bool:
