@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the functions collected below, for type checkers and editor
     from calibrant.losses.esd import esd_loss as esd_loss
     from calibrant.losses.focal import focal_loss as focal_loss, focal_sd_loss as focal_sd_loss
     from calibrant.losses.label_smoothing import label_smoothing_loss as label_smoothing_loss
+    from calibrant.losses.logitnorm import logitnorm_loss as logitnorm_loss
     from calibrant.losses.margin import margin_loss as margin_loss
     from calibrant.losses.mdca import dca_loss as dca_loss, mdca_loss as mdca_loss
     from calibrant.losses.mmce import mmce_loss as mmce_loss

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from calibrant import functional, losses
 from calibrant.integrations.sklearn import scorer
-from calibrant.integrations.skorch import Calibration, softmax
+from calibrant.integrations.skorch import Calibration, softmax, softmax_of
 
 
 class Net(nn.Module):
@@ -51,6 +51,19 @@ def test_predict_proba_gives_probabilities(digits: tuple[np.ndarray, np.ndarray]
     assert fitted.history[-1]["valid_ece"] == pytest.approx(expected, abs=1e-5)
     found = cross_val_score(net(criterion__margin=6.0, max_epochs=1), x, y, scoring=scorer("ece"), cv=2)
     assert (found < 0).all()
+
+
+def test_probabilities_are_those_the_loss_trains(digits: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = digits
+    with pytest.raises(
+        ValueError, match=r"predict_proba would not be what LogitNorm trains.*softmax_of\(LogitNorm\(...\)\)"
+    ):
+        net(Calibration(), criterion=losses.LogitNorm).fit(x, y)
+    own = softmax_of(losses.LogitNorm())
+    fitted = net(Calibration(), criterion=losses.LogitNorm, predict_nonlinearity=own, max_epochs=1).fit(x, y)
+    part = ValidSplit(4, stratified=True)(x, y)[1].indices
+    expected = functional.ece(fitted.predict_proba(x[part]), y[part], probs=True)
+    assert fitted.history[-1]["valid_ece"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_adaptive_losses_learn_from_held_out_data(digits: tuple[np.ndarray, np.ndarray]) -> None:

@@ -133,3 +133,13 @@ def test_the_threshold_is_halfway_between_correct_and_wrong(kind: type[losses.Av
     perfect.adapt()
     s = logits.softmax(1)
     assert float(perfect.threshold) == pytest.approx(float((-(s * s.log()).sum(1) / scale).mean()), rel=1e-3)
+
+
+@every_penalty
+def test_a_penalty_is_on_what_the_base_predicts(key: str) -> None:
+    logits, target = data()
+    base = losses.LogitNorm(temperature=0.3)
+    loss = losses.create(key, base=base)
+    expected = penalty_of(losses.create(key), base.predictive(logits), target)
+    torch.testing.assert_close(loss(logits, target), base(logits, target) + expected)
+    torch.testing.assert_close(loss.predictive(logits), base.predictive(logits))

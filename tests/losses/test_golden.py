@@ -131,6 +131,8 @@ def forms(case: Case) -> list[tuple[nn.Module, str, str]]:
             loss = losses.SoftAvUC(threshold=p["kappa"], temperature=p["T"], **shared).double()
             loss.threshold.fill_(p["kappa"])
             return [(PenaltyAlone(loss), *official)]
+        case "logitnorm":
+            return [(losses.LogitNorm(temperature=p["t"], **shared), *official)]
     raise AssertionError(case.method)
 
 

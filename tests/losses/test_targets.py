@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
-from variants import BATCH_LEVEL, DETACHED, VARIANTS
+from variants import BATCH_LEVEL, DETACHED, MULTICLASS_ONLY, VARIANTS
 
 from calibrant.losses import AdaFocal, AdaptiveLoss, CrossEntropy, create
 
 CLASSES = 5
 every_loss = pytest.mark.parametrize("name", VARIANTS)
+every_task = pytest.mark.parametrize("name", [name for name in VARIANTS if name not in MULTICLASS_ONLY])
 per_sample = pytest.mark.parametrize("name", [name for name in VARIANTS if name not in BATCH_LEVEL])
 own_gradient = pytest.mark.parametrize(
     "name", [name for name in VARIANTS if "focal" not in name and name not in BATCH_LEVEL | DETACHED]
@@ -102,7 +103,7 @@ def test_cross_entropy_is_that_of_torch(soft: bool, smoothing: float, reduction:
     same(ours(logits, target), theirs(logits, target), logits)
 
 
-@every_loss
+@every_task
 @pytest.mark.parametrize("shape", [(11,), (11, 1), (3, 1, 4, 2)])
 def test_one_logit_is_two(name: str, shape: tuple[int, ...]) -> None:
     """Binary: the logits (0, z); labels are integers, booleans or probabilities."""
@@ -120,7 +121,7 @@ def test_one_logit_is_two(name: str, shape: tuple[int, ...]) -> None:
     same(one(z, target.double()), one(z, target), z)
 
 
-@every_loss
+@every_task
 def test_many_labels_are_as_many_decisions(name: str) -> None:
     """Multilabel: the mean over samples and labels of the binary loss."""
     many = VARIANTS[name](2, task="multilabel", reduction="none")
@@ -132,6 +133,12 @@ def test_many_labels_are_as_many_decisions(name: str) -> None:
     same(many(z, target), torch.stack([binary(z[:, k], target[:, k]) for k in range(3)], dim=1), z)
     soft = torch.rand(8, 3, dtype=torch.float64)
     same(many(z, soft), soft * many(z, torch.ones_like(target)) + (1 - soft) * many(z, torch.zeros_like(target)), z)
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel"])
+def test_where_a_task_has_no_meaning_a_sentence_says_so(task: str) -> None:
+    with pytest.raises(ValueError, match=f'LogitNorm has no task="{task}": of a single logit, normalising leaves only the'):
+        create("logitnorm", task=task)
 
 
 def test_binary_cross_entropy_is_that_of_torch() -> None:

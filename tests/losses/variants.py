@@ -63,4 +63,6 @@ BATCH_LEVEL = {name for name in VARIANTS if name.split()[0] in ("mmce", "mdca", 
 DETACHED = {"bsce", "calfocal sample", "calfocal steep", *(name for name in VARIANTS if name.endswith(" detached"))}
 DETACHED |= {"acls", "acls shift invariant"}
 #: Those that see more of the logits than their differences.
-RAW_LOGITS = {"acls"}
+RAW_LOGITS = {"acls", "logitnorm"}
+#: Those that need several logits.
+MULTICLASS_ONLY = {"logitnorm"}

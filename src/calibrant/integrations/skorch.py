@@ -1,14 +1,17 @@
 """skorch: calibrant's losses as the criterion of a ``NeuralNetClassifier``, and a callback that measures and adapts."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
+import torch
 from skorch.callbacks import Callback
 from skorch.dataset import unpack_data
 from torch import Tensor
 
 from calibrant.integrations.validation import Validation
 from calibrant.losses import Loss
+from calibrant.losses.base import predictive
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -21,6 +24,23 @@ def softmax(logits: Tensor) -> Tensor:
         tensor([[0.5000, 0.5000]])
     """
     return logits.softmax(dim=1)
+
+
+def softmax_of(loss: Loss) -> Callable[[Tensor], Tensor]:
+    """Probabilities of a network trained with a loss that changes logits first, such as LogitNorm.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.integrations.skorch import softmax_of
+        >>> from calibrant.losses import LogitNorm
+        >>> softmax_of(LogitNorm(temperature=1.0))(torch.tensor([[100.0, 0.0]]))
+        tensor([[0.7311, 0.2689]])
+    """
+    return partial(_softmax_of, loss)
+
+
+def _softmax_of(loss: Loss, logits: Tensor) -> Tensor:
+    return predictive(loss, logits).softmax(dim=1)
 
 
 class Calibration(Callback):  # type: ignore[misc]
@@ -55,6 +75,13 @@ class Calibration(Callback):  # type: ignore[misc]
             raise ValueError(
                 f"predict_proba would return logits, since skorch does not know {type(net.criterion_).__name__}: pass "
                 "predict_nonlinearity=calibrant.integrations.skorch.softmax"
+            )
+        probe = torch.ones(1, 2)
+        if net.predict_nonlinearity is softmax and predictive(net.criterion_, probe) is not probe:
+            name = type(net.criterion_).__name__
+            raise ValueError(
+                f"predict_proba would not be what {name} trains, which changes logits before the softmax: pass "
+                f"predict_nonlinearity=calibrant.integrations.skorch.softmax_of({name}(...))"
             )
         self.validation_ = Validation(net.criterion_, metrics=self.metrics, num_bins=self.num_bins)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.esd import ESD as ESD
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
     from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
+    from calibrant.losses.logitnorm import LogitNorm as LogitNorm
     from calibrant.losses.margin import MbLS as MbLS, MbLSAuto as MbLSAuto
     from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
     from calibrant.losses.mmce import MMCE as MMCE
@@ -111,6 +112,7 @@ METHODS: Final = table(
         adaptive=True,
         memory=6,
     ),
+    _method("logitnorm", "logitnorm:LogitNorm", "logit normalisation", "Wei et al., ICML 2022", memory=6),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.
