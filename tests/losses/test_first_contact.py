@@ -32,8 +32,10 @@ WITH_LIMIT = {
     "dca",
     "esd",
     "sbece",
+    "avuc",
+    "soft-avuc",
 }
-INFINITE = {"ls", "cpc", "mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls"}
+INFINITE = {"ls", "cpc", "mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls", "logitnorm"}
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 
