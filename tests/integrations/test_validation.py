@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from sklearn.metrics import log_loss
 
-from calibrant import losses
+from calibrant import functional, losses
 from calibrant.integrations.validation import Validation
-from calibrant.metrics import Panel
 from processes import run_as_ranks
 
 PROCESS = """
@@ -44,14 +44,21 @@ def test_single_scores_of_two_classes() -> None:
     scores, target = 3 * torch.randn(60), torch.randint(2, (60,))
     validation = Validation(losses.Focal(task="binary"), metrics=["ece", "nll"])
     validation.update(scores, target)
-    panel = Panel(2)
-    panel.update(torch.stack([torch.zeros(60), scores], dim=1), target)
-    expected = panel.compute()
-    assert validation.finish().scalars == pytest.approx({"ece": expected.ece, "nll": expected.nll})
+    expected = {"ece": float(functional.ece(scores, target, task="binary")), "nll": log_loss(target, scores.sigmoid())}
+    assert validation.finish().scalars == pytest.approx(expected)
+
+
+def test_several_labels() -> None:
+    logits, target = 3 * torch.randn(60, 4), torch.randint(2, (60, 4))
+    validation = Validation(losses.CALSALM(num_classes=2, task="multilabel"), metrics=["ece", "classwise_ece"])
+    validation.update(logits, target)
+    found = validation.finish()
+    assert found.scalars["ece"] == pytest.approx(float(functional.ece(logits.flatten(), target.flatten(), task="binary")))
+    each = functional.per_label(functional.ece, logits, target)
+    assert found.scalars["classwise_ece"] == pytest.approx(sum(each) / 4)
+    assert found.panel.samples == 240
 
 
 def test_what_cannot_be_measured() -> None:
     with pytest.raises(RuntimeError, match="there were no validation batches"):
         Validation().finish()
-    with pytest.raises(ValueError, match='a loss with task="multilabel" has a prediction for each label'):
-        Validation(losses.Focal(task="multilabel"))

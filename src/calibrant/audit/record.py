@@ -134,6 +134,12 @@ class Audit:
         """The audit's measures up to a rank."""
         return [record for record in ranked(rank, dense=self.dense) if record.key in self.values]
 
+    def label(self, record: Measure) -> str:
+        """The title and unit of a measure, in words that fit an event."""
+        named = {"overconfidence": "too high, %", "underconfidence": "too low, %"} if self.event else {}
+        title = named.get(record.key, record.label)
+        return f"  {title}" if record.part_of else title
+
     def text(self, record: Measure) -> str:
         """A measure with its interval, as tables print it."""
         value, interval = record.text(self.values[record.key]), self.intervals.get(record.key)
@@ -202,8 +208,7 @@ class Audit:
     def rows(self, rank: int = 3) -> Iterator[tuple[str, str, str]]:
         """Title, value with interval, and how it was computed."""
         for record in self.shown(rank):
-            title = f"  {record.label}" if record.part_of else record.label
-            yield title, self.text(record), self.how.get(record.key, "")
+            yield self.label(record), self.text(record), self.how.get(record.key, "")
         if self.test is not None:
             yield "test of perfect calibration", f"p {p_text(self.test.p_value)}", "consistency resampling"
 

@@ -51,9 +51,8 @@ def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequen
         table.columns[-1].justify = "left"
         table.columns[-1].style = "dim"
     for record in first.shown(rank):
-        label = f"  {record.label}" if record.part_of else record.label
         how = [] if several else [first.how.get(record.key, "")]
-        add_row(table, label, *(audit.text(record) for audit in audits), *how)
+        add_row(table, first.label(record), *(audit.text(record) for audit in audits), *how)
     if rank >= 3:
         tests = ["-" if audit.test is None else f"p {p_text(audit.test.p_value)}" for audit in audits]
         add_row(table, "test of perfect calibration", *tests, *([] if several else ["consistency resampling"]))

@@ -56,10 +56,6 @@ class Validation:
                 raise ValueError(f"metrics: {key!r} cannot be computed from the logits of validation batches alone")
         self.ignore_index = int(getattr(loss, "ignore_index", -100))
         self.task: Any = getattr(loss, "task", "multiclass")
-        if self.task == "multilabel":
-            raise ValueError(
-                'a loss with task="multilabel" has a prediction for each label: measure them one by one, with task="binary"'
-            )
         self._panel: Panel | None = None
 
     @torch.no_grad()

@@ -211,6 +211,7 @@ def content(found: Collected) -> dict[str, Any]:
             "sweeps": bool(found.sweeps),
             "test_curves": any("test_ece" in history for m in methods for history in m["epochs"]),
             "pooled": any(len(own) > 1 for own in found.methods.values()),
+            "event": _event(methods),
             "runs": any(source.run for source in sources),
         },
         "how": how,
@@ -271,6 +272,12 @@ def _spread(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.mean(values), "std": statistics.stdev(values) if len(values) > 1 else None}
 
 
+def _event(methods: Sequence[dict[str, Any]]) -> str:
+    """The event that all methods predict, if there is one."""
+    events = {method["bins"]["event"] for method in methods}
+    return str(events.pop()) if len(events) == 1 else ""
+
+
 def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
     """Reliability diagram of all runs pooled."""
     bins = BinStatistics(*(sum(parts) for parts in zip(*(own.bins.statistics() for own in audits), strict=True)))
@@ -279,7 +286,8 @@ def _pooled(name: str, audits: Sequence[Audit]) -> dict[str, Any]:
         own = [one.intervals["ece"] for one in audits]
         low, high = (statistics.mean(getattr(interval, end) for interval in own) for end in ("low", "high"))
         ece = replace(own[0], low=low, high=high)
-    return {**ReliabilityDiagram.from_bins(bins, ece, name).to_dict(), "right": bins.correct.round().long().tolist()}
+    diagram = ReliabilityDiagram.from_bins(bins, ece, name, event=audits[0].event)
+    return {**diagram.to_dict(), "right": bins.correct.round().long().tolist()}
 
 
 def _shift(results: Sequence[ShiftResult]) -> dict[str, Any] | None:
