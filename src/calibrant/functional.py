@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the functions collected below, for type checkers and editor
     from calibrant.losses.margin import margin_loss as margin_loss
     from calibrant.losses.mdca import dca_loss as dca_loss, mdca_loss as mdca_loss
     from calibrant.losses.mmce import mmce_loss as mmce_loss
+    from calibrant.losses.nacl import nacl_loss as nacl_loss
     from calibrant.losses.sbece import sbece_loss as sbece_loss
     from calibrant.metrics import (
         accuracy as accuracy,

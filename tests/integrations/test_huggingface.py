@@ -16,7 +16,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
-from variants import BATCH_LEVEL
+from variants import BATCH_LEVEL, PLAIN
 
 from calibrant import functional, losses
 from calibrant.integrations.huggingface import AdaptCallback, compute_metrics, loss_function
@@ -67,7 +67,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tmp_path: Path, tokens: bo
         torch.testing.assert_close(accumulated[name], gradient, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("key", [key for key in losses.METHODS if key not in BATCH_LEVEL])
+@pytest.mark.parametrize("key", [key for key in PLAIN if key not in BATCH_LEVEL])
 def test_steps_of_any_size_add_up(key: str) -> None:
     """Except for losses that compare the samples of a batch with each other."""
     compute = loss_function(losses.create(key, num_classes=CLASSES))

@@ -11,7 +11,7 @@ from calibrant import losses
 from calibrant.losses import METHODS, AdaptiveLoss
 from processes import run_as_ranks
 
-ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive]
+ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive and not method.dense]
 OPTIONS: dict[str, list[dict]] = {
     "cals-alm": [
         {"margin": 3.0, "rho_period": 2},

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from variants import BATCH_LEVEL, VARIANTS
+from variants import BATCH_LEVEL, PLAIN, VARIANTS
 
 from calibrant import functional as cal, losses
 from calibrant.losses import METHODS, AdaptiveLoss
 from calibrant.losses.base import Epochs
 
-ADAPTIVE = [key for key, method in METHODS.items() if method.adaptive]
+ADAPTIVE = [key for key in PLAIN if METHODS[key].adaptive]
 #: Functions of the probabilities alone, or with limits where one of them is 0.
 WITH_LIMIT = {
     "ce",
@@ -51,7 +51,7 @@ def masked(value: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Te
 
 
 def test_every_method_is_one_or_the_other() -> None:
-    assert set(METHODS) == WITH_LIMIT | INFINITE
+    assert set(PLAIN) == WITH_LIMIT | INFINITE
     assert not WITH_LIMIT & INFINITE
 
 
@@ -111,7 +111,7 @@ def test_terms_of_weight_zero_do_not_matter() -> None:
     torch.testing.assert_close(cal.cpc_loss(logits, target, exclusion=0.0), expected)
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", PLAIN)
 def test_a_masked_true_class_has_probability_zero(key: str) -> None:
     """An infinite loss, as cross-entropy has it, or the bounded one of Brier; never NaN."""
     logits = torch.tensor([[1.0, 2.0, -torch.inf]])
@@ -146,7 +146,7 @@ def test_vmap_over_samples(name: str) -> None:
     torch.testing.assert_close(gradients, plain)
 
 
-@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize("key", PLAIN)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_gradients_of_each_sample_through_a_network(key: str) -> None:
     """As differentially private training and influence functions need them."""

@@ -133,6 +133,12 @@ def forms(case: Case) -> list[tuple[nn.Module, str, str]]:
             return [(PenaltyAlone(loss), *official)]
         case "logitnorm":
             return [(losses.LogitNorm(temperature=p["t"], **shared), *official)]
+        case "nacl" | "nacl_monai":
+            border = (
+                "zeros" if case.method == "nacl_monai" else "valid" if p.get("form") == "valid_neighbours" else "released"
+            )
+            options = {"weight": p["alpha"], "kernel_size": p["kernel_size"], "norm": p["distance"], "border": border}
+            return [(losses.NACL(**options, **shared), *official)]
     raise AssertionError(case.method)
 
 

@@ -29,11 +29,11 @@ def _build(key: str, learned: bool, num_classes: int, **options: object) -> Loss
     return _learned(loss, num_classes) if learned else loss
 
 
+#: Methods for samples of any shape; those for segmented images only have their own tests, in test_neighbours.py.
+PLAIN = [key for key, method in METHODS.items() if not method.dense]
 #: Name -> function of num_classes and further options.
-VARIANTS: dict[str, Callable[..., Loss]] = {key: partial(_build, key, False) for key in METHODS}
-VARIANTS |= {
-    f"{key} learned": partial(_build, key, True) for key, method in METHODS.items() if issubclass(method.loss, AdaptiveLoss)
-}
+VARIANTS: dict[str, Callable[..., Loss]] = {key: partial(_build, key, False) for key in PLAIN}
+VARIANTS |= {f"{key} learned": partial(_build, key, True) for key in PLAIN if issubclass(METHODS[key].loss, AdaptiveLoss)}
 VARIANTS |= {
     "ecp mean": partial(_build, "ecp", False, class_reduction="mean"),
     "mbls sum": partial(_build, "mbls", False, class_reduction="sum"),

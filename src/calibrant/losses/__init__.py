@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.margin import MbLS as MbLS, MbLSAuto as MbLSAuto
     from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
     from calibrant.losses.mmce import MMCE as MMCE
+    from calibrant.losses.nacl import NACL as NACL
     from calibrant.losses.sbece import SBECE as SBECE
 
 
@@ -42,6 +43,7 @@ class Method(Entry):
         paper: Where it was published.
         adaptive: Whether it learns from validation data, with ``observe`` and ``adapt``.
         defaults: Options that :func:`create` fills in where the class has no default.
+        dense: Whether it is for segmented images only.
         memory: Memory limit of a step, in multiples of the logits; plain autograd usually needs more than 4.
 
     Example:
@@ -53,6 +55,7 @@ class Method(Entry):
     paper: str
     adaptive: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dense: bool = False
     memory: float = 4.0
 
     @property
@@ -113,6 +116,7 @@ METHODS: Final = table(
         memory=6,
     ),
     _method("logitnorm", "logitnorm:LogitNorm", "logit normalisation", "Wei et al., ICML 2022", memory=6),
+    _method("nacl", "nacl:NACL", "neighbour-aware calibration", "Murugesan et al., MICCAI 2023", dense=True, memory=6),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.

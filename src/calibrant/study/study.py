@@ -59,7 +59,9 @@ class Study:
             raise InputError("a study needs at least one recipe")
         found = [Recipe.load(recipe, **overrides) for recipe in recipes]
         self.folder = StudyFolder(Path(out) if out else Path("runs") / found[0].name)
-        keys = list(METHODS) if list(losses) == ["all"] else list(dict.fromkeys(losses))
+        keys = list(dict.fromkeys(losses))
+        if keys == ["all"]:  # of those for segmented images only, name the ones you want
+            keys = [key for key, method in METHODS.items() if not method.dense]
         self.jobs: list[Job] = plan(found, keys, seeds_of(seeds), self.folder, varied)
         self.allow_code = allow_code
         for job in self.jobs:

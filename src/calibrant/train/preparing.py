@@ -90,8 +90,7 @@ def prepare(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any
     with input_errors(), input_errors(f"loss {recipe.loss.name}", unfit=recipe.loss.name in losses.METHODS):
         build = recipe.build_loss
         loss = own["loss"] if "loss" in own else build(data.num_classes, data.ignore_index, allow_code=allow_code)
-        if recipe.loss.name not in losses.METHODS:
-            _try_loss(loss, logits, y)
+        _try_loss(loss, logits, y)
     return Prepared(data, network, loss, operations)
 
 
