@@ -68,6 +68,30 @@ def test_flsd_keeps_the_digits_of_gamma() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_margins_that_follow_the_temperature(classes: int, scale: float) -> None:
+    both, margin = (losses.MbLSAuto(), losses.CALSAuto(classes)), 10.0
+    for _ in range(3):
+        logits, target = scale * torch.randn(50, classes), torch.randint(classes, (50,))
+        g = h = reach = 0.0
+        for row, y in zip(logits.tolist(), target.tolist(), strict=True):
+            total = sum(math.exp(v) for v in row)
+            s = [math.exp(v) / total for v in row]
+            mean = sum(p * v for p, v in zip(s, row, strict=True))
+            g += mean - row[y]
+            h += sum(p * (v - mean) ** 2 for p, v in zip(s, row, strict=True))
+            reach += (max(row) - min(row)) / 50
+        log_t, weight = g / (h + abs(g) + 16), 16 / (h + abs(g) + 16)
+        step = log_t + weight * math.log(margin / 10)
+        margin = min(30.0, max(1.0, (min(margin, 2 * reach) if step > 0 else margin) * math.exp(-step / 2)))
+        for loss in both:
+            loss.observe(logits, target)
+            loss.adapt()
+            assert float(loss.temperature) == pytest.approx(math.exp(log_t), rel=1e-5)
+            assert float(loss.margin) == pytest.approx(margin, rel=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(30, 7), (5, 100), (2, 4, 5, 3), (1, 700)])
 def test_cpc(shape: tuple[int, ...]) -> None:
     logits = 4 * torch.randn(shape, dtype=torch.float64)
