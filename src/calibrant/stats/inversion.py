@@ -29,17 +29,18 @@ def _scaled(
     """The errors of those scales of some gaps under which the measured estimate is plausible."""
     measured = float(debiased_estimate(bins, norm=norm))
     confidence, weights = bins.means()[0].numpy(), bins.weights().numpy()
-    total = int(bins.counts.sum())
+    start = np.random.default_rng(seed)
+    counts = start.multinomial(int(bins.counts.sum()), weights / weights.sum(), size=resamples)
+    state, drawn_counts, drawn_confidence = start.bit_generator.state, *map(torch.from_numpy, (counts, counts * confidence))
 
     def accuracy(scale: float) -> np.ndarray:
         return np.clip(confidence - scale * gaps, 0, 1)
 
     def share_below(scale: float) -> float:
         """How often redrawn outcomes give at most the measured estimate; with the same seed, monotonic in the scale."""
-        draw = np.random.default_rng(seed)
-        counts = draw.multinomial(total, weights / weights.sum(), size=resamples)
-        drawn = [counts, counts * confidence, draw.binomial(counts, accuracy(scale))]
-        drawn_bins = BinStatistics(*(torch.from_numpy(x).double() for x in drawn))
+        start.bit_generator.state = state
+        right = torch.from_numpy(start.binomial(counts, accuracy(scale))).double()
+        drawn_bins = BinStatistics(drawn_counts.double(), drawn_confidence, right)
         return float((debiased_estimate(drawn_bins, norm=norm) <= measured).double().mean())
 
     def error(share: float) -> float:

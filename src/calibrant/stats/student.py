@@ -17,15 +17,15 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 def quantile(level: float, freedom: float) -> float:
     """The t for which a variable lies in [-t, t] with probability ``level``."""
-    low, high = 0.0, 1.0
-    while two_sided_p(high, freedom) > 1 - level:
-        low, high = high, 2 * high
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if two_sided_p(middle, freedom) > 1 - level else (low, middle)
-        if high - low <= 1e-12 * high:
+    front = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    t = 0.0
+    for _ in range(1000):  # Newton's method: the tail is convex, so it approaches t from below
+        density = math.exp(front - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+        step = (two_sided_p(t, freedom) - (1 - level)) / (2 * density)
+        t += step
+        if step <= 1e-12 * t:
             break
-    return (low + high) / 2
+    return t
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
