@@ -119,7 +119,10 @@ def test_a_loss_of_ones_own_is_compared(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (["--model", "things.three", "--allow-code"], "model things.three: expected a torch.nn.Module, got int"),
         (["--data", "things.Nothing", "--allow-code"], "data things.Nothing: data: expected a pair (inputs, labels)"),
-        (["--data", "things.Points", "--data.options.sise", "3", "--allow-code"], "takes no option 'sise'; .* did you mean 'size'?"),
+        (
+            ["--data", "things.Points", "--data.options.sise", "3", "--allow-code"],
+            "takes no option 'sise'; .* did you mean 'size'?",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_in_a_sentence(

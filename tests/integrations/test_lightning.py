@@ -150,6 +150,30 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     torch.testing.assert_close(found[1][1], found[0][1])
 
 
+def test_fewer_samples_than_processes(tmp_path: Path) -> None:
+    """Lightning gives the only sample to both processes; one without any batch would leave the other waiting."""
+    loss, by_hand = (losses.CALSALM(num_classes=CLASSES, margin=0.1) for _ in range(2))
+    options = {"epochs": 1, "strategy": "ddp_fork", "devices": 2}
+    net = Net(loss, rate=0.0)
+    loader = DataLoader(samples(1, 2), 12)
+    trainer(tmp_path, CalibrationCallback(loss), **options).fit(net, TRAIN, loader)
+    by_hand.observe(*expected(net, loader))
+    by_hand.adapt()
+    torch.testing.assert_close(net.criterion.multipliers, by_hand.multipliers)
+    assert by_hand.multipliers.std() > 0
+    net.allow_zero_length_dataloader_with_multiple_devices = True
+    callback = CalibrationCallback(loss)
+    with pytest.raises(ValueError, match="needs a validation batch in every process, .* do not set allow_zero_length"):
+        callback.setup(trainer(tmp_path, callback, **options), net, "fit")
+
+
+def test_a_loss_that_does_not_learn_is_only_measured(tmp_path: Path) -> None:
+    loss = losses.MbLS()
+    run = trainer(tmp_path, CalibrationCallback(loss, metrics=["ece"]), epochs=1)
+    run.fit(Net(loss), TRAIN, VALIDATION)
+    assert set(run.callback_metrics) == {"val_ece"}
+
+
 def fit(folder: Path, answer: Any, **options: Any) -> None:
     loss = losses.AdaFocal()
     trainer(folder, CalibrationCallback(loss, **options), epochs=1).fit(Net(loss, answer=answer), TRAIN, VALIDATION)

@@ -470,6 +470,9 @@ def test_losses_of_ones_own(tmp_path: Path, name: str) -> None:
         TrainedNetwork.load(run.folder)
 
 
+TWO = {"devices": 2, "accelerator": "cpu", "strategy": "ddp"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -491,6 +494,11 @@ def test_losses_of_ones_own(tmp_path: Path, name: str) -> None:
         ({"trainer": {"limit_train_batches": 0.0}}, "trainer.limit_train_batches must be more than 0"),
         ({"trainer": {"gradient_clip_val": -1}}, "trainer.gradient_clip_val must be at least 0"),
         ({"data": Data(validation=0)}, "the validation part"),
+        (
+            {"data": Data(limit=1), "trainer": TWO},
+            r"validation part has fewer samples \(1\) than there are processes \(2\)",
+        ),
+        ({"batch_size": 1, "trainer": TWO}, r"training part has fewer samples \(1\) than .* set a larger `batch_size`"),
         ({"data": Data(options={"test": 0})}, "the test part"),
         ({"trainer": {"gradient_clip_algorithm": "scissors"}}, "trainer: .*scissors"),
         ({"select": "nll", "trainer": {"limit_val_batches": 0}}, "trainer.limit_val_batches = 0 there is no validation"),

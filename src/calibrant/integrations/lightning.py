@@ -67,7 +67,12 @@ class CalibrationCallback(pl.Callback):
 
     def setup(self, trainer: "pl.Trainer", pl_module: "pl.LightningModule", stage: str) -> None:
         """Find out whether the module saves the loss."""
-        del trainer, stage
+        del stage
+        if trainer.world_size > 1 and pl_module.allow_zero_length_dataloader_with_multiple_devices:
+            raise ValueError(
+                "CalibrationCallback needs a validation batch in every process, or those without would leave the others "
+                "waiting: do not set allow_zero_length_dataloader_with_multiple_devices"
+            )
         self._inside = any(part is self.loss for part in pl_module.modules())
 
     def on_fit_start(self, trainer: "pl.Trainer", pl_module: "pl.LightningModule") -> None:

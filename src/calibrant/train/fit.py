@@ -89,6 +89,7 @@ def fit(
     keeper = Keeper(folder, recipe.select)
     tracking = Tracking(keeper, recipe)
     trainer = make_trainer(recipe, [keeper, tracking, *([] if quiet else [Progress()])], folder.path)
+    _enough_for(trainer.world_size, recipe, prepared.data)
     # Nothing is written before this: a start that fails leaves nothing behind.
     with threads_of(recipe, prepared.operations, threads), folder.claimed() if first else contextlib.nullcontext():
         if first and _settled(recipe, folder, force=force):  # by another process in the meantime
@@ -162,6 +163,17 @@ def make_trainer(recipe: Recipe, callbacks: list[Any], folder: Path | None) -> l
             plugins=Writer(),
             **options,
         )
+
+
+def _enough_for(processes: int, recipe: Recipe, data: DataSet) -> None:
+    """Refuse fewer samples than processes: those without any would leave the others waiting."""
+    for what, samples, cure in (
+        ("the validation part", len(data.validation), "`data.validation`"),
+        ("a batch of the training part", min(recipe.batch_size, len(data.train)), "`batch_size`"),
+    ):
+        if samples < processes:
+            few = f"{what} has fewer samples ({samples}) than there are processes ({processes})"
+            raise InputError(f"{few}; use fewer `trainer.devices`, or set a larger {cure}")
 
 
 @contextlib.contextmanager
