@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the functions collected below, for type checkers and editor
     from calibrant.losses.cals import cals_alm_loss as cals_alm_loss, cals_hr_loss as cals_hr_loss
     from calibrant.losses.confidence_penalty import confidence_penalty_loss as confidence_penalty_loss
     from calibrant.losses.cpc import cpc_loss as cpc_loss
+    from calibrant.losses.crac import crac_loss as crac_loss
     from calibrant.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
     from calibrant.losses.dual_focal import dual_focal_loss as dual_focal_loss
     from calibrant.losses.esd import esd_loss as esd_loss

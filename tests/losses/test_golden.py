@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from calibrant import losses
 from calibrant.losses.auxiliary import PenalisedLoss
+from calibrant.losses.neighbours import neighbours
 from calibrant.losses.penalties import PENALTIES
+from calibrant.losses.targets import batch
 from golden_cases import Case, cases
 
 #: Cases that do not pass, or not in full, and what is tested instead.
@@ -34,7 +36,8 @@ EXCEPTIONS = {
 #: The released entropy clamps probabilities to [1e-10, 1 - 1e-10]; where they are closer to 0 or 1, ours is the entropy.
 CLAMPED_ENTROPY = {"edge_perfect_ecp_a0.1", "edge_huge_logits_ecp_a0.1"}
 
-LOSS_CASES = [case for case in cases("loss", "loss_edge") if case.method != "cals_alm"]
+LOSS_CASES = [case for case in cases("loss", "loss_edge") if case.method not in ("cals_alm", "crac")]
+CRAC_CASES = [case for case in cases("loss", "trajectory") if case.method == "crac"]
 ALM_CASES = [case for case in cases("loss", "loss_edge") if case.method == "cals_alm"]
 
 
@@ -355,3 +358,65 @@ def test_adafocal_trajectory(case: Case) -> None:
         calfocal.observe(validation, labels)
         calfocal.adapt()
         torch.testing.assert_close(calfocal.gammas[1:], case["calfocal_gamma_lam10"][epoch, 1:], rtol=1e-4, atol=1e-5)
+
+
+def crac(case: Case) -> losses.CRaC:
+    p = case.params
+    classes = case["lam" if "lam" in case else "lam_before"].shape[-1] // 2
+    loss = losses.CRaC(
+        classes,
+        margin=p["margin"],
+        penalty=p["penalty"],
+        multiplier_init=p["lambda_min"],
+        rho_init=p["rho_min"],
+        gamma=p["gamma"],
+        tau=p["tau"],
+        rho_period=p["rho_step"],
+        rho_max=p["rho_max"],
+        multiplier_period=p["lambd_step"],
+        border="released",
+    ).double()
+    loss.multipliers.fill_(p["lambda_min"])  # not rounded to float32
+    loss.rho.fill_(p["rho_min"])
+    return loss
+
+
+def boundary_of(labels: Tensor, classes: int) -> Tensor:
+    given = batch(torch.zeros(len(labels), classes, *labels.shape[1:]), labels)
+    return neighbours(given, 3, "released", {}).boundary
+
+
+def penalty_and_gradient(loss: losses.CRaC, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the cross-entropy."""
+    both = value_and_gradient(loss, logits, target), value_and_gradient(losses.CrossEntropy(), logits, target)
+    return both[0][0] - both[1][0], both[0][1] - both[1][1]
+
+
+@pytest.mark.parametrize("case", [c for c in CRAC_CASES if c.family == "loss"], ids=lambda case: case.id)
+def test_crac_penalty(case: Case) -> None:
+    loss, (logits, labels) = crac(case), (case["logits"], case["labels"])
+    loss.multipliers, loss.rho = case["lam"].view(2, -1), case["rho"].view(2, -1)
+    assert torch.equal(boundary_of(labels, logits.shape[1]), case["region"] == 1)
+    value, gradient = penalty_and_gradient(loss, logits, labels)
+    case.check(value, "loss_f64", atol=1e-9)
+    case.check(gradient, "grad_f64", atol=1e-9)
+    single, _ = penalty_and_gradient(loss, logits.float(), labels)
+    case.check(single, "loss_f64", "float32", rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", [c for c in CRAC_CASES if c.family == "trajectory"], ids=lambda case: case.id)
+def test_crac_trajectory(case: Case) -> None:
+    loss = crac(case)
+    tolerance = {"rtol": 1e-7, "atol": 1e-9}
+    for epoch in range(case.params["epochs"]):
+        torch.testing.assert_close(loss.multipliers.flatten(), case["lam_before"][epoch], **tolerance)
+        torch.testing.assert_close(loss.rho.flatten(), case["rho_before"][epoch], **tolerance)
+        value, gradient = penalty_and_gradient(loss, case["train_logits"][epoch], case["train_labels"][epoch])
+        torch.testing.assert_close(value, case["train_penalty"][epoch], **tolerance)
+        torch.testing.assert_close(gradient, case["train_grad"][epoch], **tolerance)
+        for logits, labels in zip(case["val_logits"][epoch], case["val_labels"][epoch], strict=True):
+            loss.observe(logits, labels)
+        loss.adapt()
+        torch.testing.assert_close(loss.multipliers.flatten(), case["lam_after"][epoch], **tolerance)
+        torch.testing.assert_close(loss.rho.flatten(), case["rho_after"][epoch], **tolerance)
+        torch.testing.assert_close(loss.constraint.flatten(), case["mean_constraint"][epoch], **tolerance)

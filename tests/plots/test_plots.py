@@ -272,3 +272,12 @@ def test_wilson_interval() -> None:
     low, high = stats.wilson(torch.tensor([0, 5, 10, 0]), torch.tensor([10, 10, 10, 0]))
     assert low.tolist() == pytest.approx([0, 0.2366, 0.7225, 0], abs=1e-4)
     assert high.tolist() == pytest.approx([0.2775, 0.7634, 1, 1], abs=1e-4)
+
+
+def test_multipliers_of_boundaries_and_of_the_inside() -> None:
+    """CRaC has two for each class."""
+    path = np.arange(12.0).reshape(2, 2, 3)
+    found = plots.MultiplierPath.from_history(np.array([0, 1]), path, ["a", "b", "c"])
+    assert found.highest == [5.0, 11.0]
+    assert found.classes["b, boundary"] == [1.0, 7.0]
+    assert found.classes["c, inside"] == [5.0, 11.0]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.cals import CALSALM as CALSALM, CALSHR as CALSHR, CALSAuto as CALSAuto
     from calibrant.losses.confidence_penalty import ConfidencePenalty as ConfidencePenalty
     from calibrant.losses.cpc import CPC as CPC
+    from calibrant.losses.crac import CRaC as CRaC
     from calibrant.losses.cross_entropy import CrossEntropy as CrossEntropy
     from calibrant.losses.dual_focal import DualFocal as DualFocal
     from calibrant.losses.esd import ESD as ESD
@@ -117,6 +118,15 @@ METHODS: Final = table(
     ),
     _method("logitnorm", "logitnorm:LogitNorm", "logit normalisation", "Wei et al., ICML 2022", memory=6),
     _method("nacl", "nacl:NACL", "neighbour-aware calibration", "Murugesan et al., MICCAI 2023", dense=True, memory=6),
+    _method(
+        "crac",
+        "crac:CRaC",
+        "class- and region-adaptive constraints",
+        "Murugesan et al., MICCAI 2024",
+        adaptive=True,
+        dense=True,
+        memory=9,
+    ),
 )
 
 #: Options that mean the same in every loss that has them; ``gamma`` or ``weight`` do not.

@@ -14,6 +14,14 @@ from calibrant.metrics.table import measure
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, panels, styled
 
 
+def by_class(multipliers: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
+    """Multipliers by epoch and class, and the names of their columns; those of CRaC are for boundaries and the inside."""
+    path = np.asarray(multipliers, dtype=float)
+    if path.ndim == 2:
+        return path, list(names)
+    return path.reshape(len(path), -1), [f"{name}, {region}" for region in ("boundary", "inside") for name in names]
+
+
 @dataclass(frozen=True, repr=False)
 class MultiplierPath(Figure):
     """Multipliers of CALS over epochs: the largest, the mean, the smallest, and some classes (CALS Figure 3b).
@@ -49,14 +57,14 @@ class MultiplierPath(Figure):
         history = loss.history()
         if "multipliers" not in history:
             raise TypeError(f"{type(loss).__name__} has no multipliers; CALSALM and CALSHR do")
-        path = history["multipliers"].double().numpy()
+        path, _ = by_class(history["multipliers"].double().numpy(), [])
         found = cls.from_history(history["epoch"].numpy(), path)
         return replace(found, classes={name: path[:, k].tolist() for name, k in (classes or {}).items()})
 
     @classmethod
     def from_history(cls, epochs: np.ndarray, multipliers: np.ndarray, names: Sequence[str] = ()) -> "MultiplierPath":
         """From multipliers by epoch and class; ``names`` are the class names, if they are to be kept."""
-        path = np.asarray(multipliers, dtype=float)
+        path, names = by_class(multipliers, names)
         return cls(
             epochs=np.asarray(epochs).tolist(),
             highest=path.max(axis=1).tolist(),

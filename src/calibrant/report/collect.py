@@ -16,6 +16,7 @@ from calibrant.metrics import EpochBins
 from calibrant.metrics.epochs import Binning, Label
 from calibrant.metrics.table import MEASURES, measure, ranked
 from calibrant.plots import BinCurves, ReliabilityDiagram, Sweep, SweepMap
+from calibrant.plots.epochs import by_class
 from calibrant.posthoc.temperature import Criterion
 from calibrant.predictions import open_predictions
 from calibrant.report.sweeps import plain as sweeps_plain, sweeps
@@ -301,14 +302,14 @@ def _shift(results: Sequence[ShiftResult]) -> dict[str, Any] | None:
 
 
 def _multipliers(source: Source, found: Audit) -> dict[str, Any]:
-    values = np.asarray(source.learned["multipliers"], dtype=np.float64)
+    values, names = by_class(source.learned["multipliers"], [row.name for row in found.classes])
     return {
         "run": source.name,
         "epochs": source.learned["epoch"].tolist(),
         "max": values.max(1).tolist(),
         "mean": values.mean(1).tolist(),
         "min": values.min(1).tolist(),
-        "classes": [row.name for row in found.classes[:CLASSES]],
+        "classes": names[:CLASSES],
         "values": values[:, :CLASSES].T.tolist(),
     }
 
