@@ -35,6 +35,7 @@ class Validation:
         loss: The loss that the network is trained with, any module; None to measure only.
         metrics: Keys of the metrics in :data:`calibrant.metrics.MEASURES`; by default, those of an audit.
         num_bins: Number of bins for the binned errors.
+        ignore_index: Label of samples or pixels to ignore; that of the loss if not given.
 
     Example:
         >>> import torch
@@ -47,14 +48,21 @@ class Validation:
         (8, ['ece', 'multipliers_max'])
     """
 
-    def __init__(self, loss: nn.Module | None = None, *, metrics: Collection[str] | None = None, num_bins: int = 15) -> None:
+    def __init__(
+        self,
+        loss: nn.Module | None = None,
+        *,
+        metrics: Collection[str] | None = None,
+        num_bins: int = 15,
+        ignore_index: int | None = None,
+    ) -> None:
         if loss is not None and not isinstance(loss, nn.Module):
             raise TypeError(f"loss must be a loss, such as losses.CALSALM(num_classes=10), got {type(loss).__name__}")
         self.loss, self.metrics, self.num_bins = loss, metrics, whole("num_bins", num_bins, 1)
         for key in metrics or ():
             if not PanelResult.has(lookup(key, MEASURES, "metrics")):
                 raise ValueError(f"metrics: {key!r} cannot be computed from the logits of validation batches alone")
-        self.ignore_index = int(getattr(loss, "ignore_index", -100))
+        self.ignore_index = int(getattr(loss, "ignore_index", -100)) if ignore_index is None else ignore_index
         self.task: Any = getattr(loss, "task", "multiclass")
         self._panel: Panel | None = None
 

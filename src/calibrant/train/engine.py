@@ -14,7 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 
 from calibrant.data import DataSet
-from calibrant.integrations.validation import learned_scalars
+from calibrant.integrations.validation import Validation, learned_scalars
 from calibrant.losses import AdaptiveLoss, Loss
 from calibrant.losses.base import predictive
 from calibrant.metrics import BinRecorder, Panel, PanelResult
@@ -47,7 +47,7 @@ class Module(lightning.LightningModule):
         self.recipe, self.network, self.loss, self.data = recipe, network, loss, data
         if isinstance(loss, AdaptiveLoss):
             loss.scheduled()
-        self._panel = Panel(data.num_classes, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
+        self._validation = Validation(loss, num_bins=recipe.num_bins, ignore_index=data.ignore_index)
         self.result: PanelResult | None = None
         self.test_result: PanelResult | None = None
         self.bins = BinRecorder(num_bins=recipe.num_bins, ignore_index=data.ignore_index)
@@ -125,8 +125,8 @@ class Module(lightning.LightningModule):
     # Validation
 
     def on_validation_epoch_start(self) -> None:
-        """Reset the measures."""
-        self._panel.reset()
+        """Start over."""
+        self._validation.forget()
         self._sums = torch.zeros(2, dtype=torch.float64)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -140,29 +140,23 @@ class Module(lightning.LightningModule):
                 f"the network gives logits that are not finite after epoch {self.current_epoch}; lower optimizer.lr, set "
                 "trainer.gradient_clip_val, or check the inputs"
             )
-        self._panel.update(logits, y)
+        self._validation.update(outputs, y)
         self.bins.validation(logits, y)
         self._sums += torch.tensor([float(self.loss(outputs, y)) * len(y), len(y)], dtype=torch.float64)
-        if isinstance(self.loss, AdaptiveLoss) and not self.trainer.sanity_checking:
-            self.loss.observe(outputs, y)
 
     def on_validation_epoch_end(self) -> None:
         """Compute the results of all processes, and adapt an adaptive loss."""
-        if self.trainer.sanity_checking:
-            return
-        self.result = self._panel.compute(sync=True)
         self.test_result = self._measure_test() if self.recipe.curves == "test" else None
-        if isinstance(self.loss, AdaptiveLoss):
-            self.loss.adapt()
+        self.result = self._validation.finish().panel
 
     def _measure_test(self) -> PanelResult:
         """Measure the test set, for curves only: neither the loss nor checkpoint selection sees it."""
-        self._panel.reset()
+        panel = Panel(self.data.num_classes, num_bins=self.recipe.num_bins, ignore_index=self.data.ignore_index)
         for x, y, _ in self._batches("test", train=False):
             with self.trainer.precision_plugin.val_step_context():
                 outputs = self.network(x.to(self.device)).float()
-            self._panel.update(predictive(self.loss, outputs), y.to(self.device))
-        result: PanelResult = self._panel.compute(sync=True)
+            panel.update(predictive(self.loss, outputs), y.to(self.device))
+        result: PanelResult = panel.compute(sync=True)
         return result
 
     @property
@@ -257,7 +251,7 @@ class Keeper(lightning.Callback):
         """Record what was measured, and what the loss learned."""
         assert isinstance(pl_module, Module)  # noqa: S101
         result = pl_module.result
-        if trainer.sanity_checking or result is None:
+        if result is None:
             return
         row = self._new_row(trainer, pl_module)
         row["validation_loss"] = pl_module.validation_loss()
