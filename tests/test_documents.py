@@ -1,6 +1,7 @@
 """Documents are kept true: their code runs, their commands exist, and every method has its entry."""
 
 import ast
+import base64
 import contextlib
 import io
 import re
@@ -25,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DOCUMENTS += sorted((ROOT / "studies").glob("*/README.md"))
 PRINTED = re.compile(r"^print\(.*\)  # (-?\d[\d.]*\d|\d)\b")
+#: An image of one pixel.
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC")
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -112,7 +115,7 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """Targets are known to make, scripts are there and know their options; calibrant's own commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda _, path, **__: Path(path).write_bytes(b"")
+        "matplotlib.figure.Figure.savefig", lambda _, path, **__: Path(path).write_bytes(PIXEL)
     )  # takes a while
     prepare()
     for command in commands(document):
