@@ -329,6 +329,62 @@ def test_golden_beta_calibration(case) -> None:
     torch.testing.assert_close(calibrator.intercept_[0], case["c_ref64"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "case", [case for case in cases("posthoc") if case.method in ("svs", "sms")], ids=lambda case: case.id
+)
+def test_golden_structured_scaling(case) -> None:
+    names = {"lambda_intercept": "intercept", "lambda_diagonal": "diagonal", "lambda_off_diagonal": "off_diagonal"}
+    names |= {"rho": "rho", "tau": "tau"}
+    options = {own: case.params[name] for name, own in names.items() if name in case.params}
+    calibrator = posthoc.create(case.method, **options).fit(case["cal_logits"], case["cal_labels"])
+    found = calibrator.predict_proba(case["test_logits"])
+    torch.testing.assert_close(found, case["test_probs_ref64"], rtol=0, atol=1e-6)
+    case.check(found, "test_probs")
+    weight = case["v_ref64" if case.method == "svs" else "W_ref64"]
+    torch.testing.assert_close(calibrator.weight_, weight, rtol=0, atol=1e-5)
+    torch.testing.assert_close(calibrator.bias_, case["b_ref64"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases("posthoc") if case.method == "venn_abers"], ids=lambda case: case.id
+)
+def test_golden_venn_abers(case) -> None:
+    if "cal_logits" in case:
+        multiclass = {"one_vs_one": "one-vs-one", "one_vs_all": "one-vs-rest"}[case.params["multiclass"]]
+        calibrator = posthoc.VennAbers(multiclass=multiclass).fit(case["cal_logits"], case["cal_labels"])
+        found = calibrator.predict_proba(case["test_logits"])
+    else:
+        given, digits = case["cal_probs"], case.params["precision"]
+        given = given if digits is None else given.round(decimals=digits)
+        calibrator = posthoc.VennAbers().fit(given, case["cal_labels"], probs=True, task="binary")
+        found = calibrator.predict_proba(case["test_probs_in"], probs=True, task="binary")
+    torch.testing.assert_close(found, case["test_probs_ref64"], rtol=0, atol=1e-12)
+
+
+def test_venn_abers_is_isotonic_regression_with_one_more_sample() -> None:
+    random = np.random.default_rng(0)
+    scores, own = random.integers(1, 40, 120) / 40, random.random(120)
+    own = own < scores**2
+    calibrator = posthoc.VennAbers().fit(scores, own, probs=True, task="binary")
+    tried = np.concatenate([np.unique(scores), random.random(30)])
+    expected = []
+    for score in tried:
+        bounds = []
+        for label in (0, 1):
+            regression = IsotonicRegression()
+            regression.fit(np.append(scores, score), np.append(own, label))
+            bounds.append(float(regression.predict([score])[0]))
+        expected.append(bounds[1] / (1 - bounds[0] + bounds[1]))
+    found = calibrator.predict_proba(tried, probs=True, task="binary")
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_one_vs_one_needs_every_pair() -> None:
+    logits, target = sample(60, 4, 1.0)
+    with pytest.raises(ValueError, match="needs samples of every pair of classes"):
+        posthoc.VennAbers(multiclass="one-vs-one").fit(logits, target.clamp(max=1))
+
+
 @pytest.mark.parametrize("true", [0.05, 0.3, 1.0, 4.0, 60.0])
 def test_temperature_against_a_fine_grid(true: float) -> None:
     logits, target = sample(3000, 6, true, seed=3)

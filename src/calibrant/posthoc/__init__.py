@@ -23,7 +23,12 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.posthoc.local import LocalTemperatureScaling as LocalTemperatureScaling
     from calibrant.posthoc.platt import PlattScaling as PlattScaling
     from calibrant.posthoc.spline import SplineCalibration as SplineCalibration
+    from calibrant.posthoc.structured import (
+        StructuredMatrixScaling as StructuredMatrixScaling,
+        StructuredVectorScaling as StructuredVectorScaling,
+    )
     from calibrant.posthoc.temperature import TemperatureScaling as TemperatureScaling
+    from calibrant.posthoc.venn_abers import VennAbers as VennAbers
 
 __getattr__ = lazy(
     __name__, CALIBRATORS.values(), {"Calibrator": "calibrant.posthoc.base", "PerLabel": "calibrant.posthoc.labels"}

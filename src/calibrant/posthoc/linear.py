@@ -166,7 +166,7 @@ def minimise(
         max_eval=1000,
         history_size=20,
         tolerance_grad=1e-9,
-        tolerance_change=1e-12,
+        tolerance_change=1e-14,
         line_search_fn="strong_wolfe",
     )
 

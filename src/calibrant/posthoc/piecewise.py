@@ -28,8 +28,8 @@ class ClassMaps(Mixed):
         maps = number_of_maps(logits.shape[1])
         classes = range(logits.shape[1] - maps, logits.shape[1])
         found = [self._fit_map(probs[:, k].contiguous(), target == k) for k in classes]
-        self.points_ = _padded([points for points, _ in found])
-        self.values_ = _padded([values for _, values in found])
+        self.points_ = padded([points for points, _ in found])
+        self.values_ = padded([values for _, values in found])
         self.floor_ = torch.tensor(1 / (len(target) + 2), dtype=torch.float64, device=logits.device)
 
     @abstractmethod
@@ -87,7 +87,7 @@ def lines(at: Tensor, points: Tensor, values: Tensor) -> Tensor:
     return y0 + share * (y1 - y0)
 
 
-def _padded(vectors: list[Tensor]) -> Tensor:
+def padded(vectors: list[Tensor]) -> Tensor:
     """Vectors of different lengths as rows, the last value of each repeated."""
     longest = max(2, *(len(vector) for vector in vectors))
     return torch.stack([torch.cat([vector, vector[-1:].expand(longest - len(vector))]) for vector in vectors])
