@@ -256,7 +256,7 @@ def test_compiles_to_machine_code(key: str) -> None:
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "avuc", "soft-avuc", *MARGINS)
+WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "avuc", "soft-avuc", "logitnorm", *MARGINS)
 
 
 @every_variant

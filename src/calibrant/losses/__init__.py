@@ -116,7 +116,7 @@ METHODS: Final = table(
         adaptive=True,
         memory=6,
     ),
-    _method("logitnorm", "logitnorm:LogitNorm", "logit normalisation", "Wei et al., ICML 2022", memory=6),
+    _method("logitnorm", "logitnorm:LogitNorm", "logit normalisation", "Wei et al., ICML 2022"),
     _method("nacl", "nacl:NACL", "neighbour-aware calibration", "Murugesan et al., MICCAI 2023", dense=True, memory=6),
     _method(
         "crac",

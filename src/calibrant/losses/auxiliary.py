@@ -12,6 +12,7 @@ from calibrant import losses
 from calibrant.checks import in_range
 from calibrant.losses.base import AdaptiveLoss, Loss, predictive
 from calibrant.losses.cross_entropy import cross_entropy_loss
+from calibrant.losses.sorting import largest
 from calibrant.losses.targets import Batch, Options, batch
 
 if TYPE_CHECKING:
@@ -92,14 +93,14 @@ def cross_entropy_with_penalty(
 
 def top_label(given: Batch) -> tuple[Tensor, Tensor]:
     """Confidence of each prediction, with its gradient, and the probability that it is correct; 0 where ignored."""
-    prediction = given.logits.detach().argmax(dim=1)
+    prediction = largest(given.logits)
     confidence = torch.exp(-functional.cross_entropy(given.logits, prediction, reduction="none"))
     return torch.where(given.kept, confidence, 0), torch.where(given.kept, given.probability_of(prediction), 0)
 
 
 def correctness(given: Batch) -> Tensor:
     """The probability that each prediction is correct; 0 where ignored."""
-    return torch.where(given.kept, given.probability_of(given.logits.detach().argmax(dim=1)), 0)
+    return torch.where(given.kept, given.probability_of(largest(given.logits)), 0)
 
 
 def root(square: Tensor) -> Tensor:

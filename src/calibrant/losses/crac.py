@@ -60,16 +60,27 @@ def crac_loss(
     plain: Options = {**options, "class_weights": None}
     unweighted = given if given.class_weights is None else batch(logits, target, **plain)
     function = PENALTIES[penalty]
-    with torch.no_grad():
-        gap, boundary = _gap(unweighted, margin, kernel_size, border, options)
+
+    def block(images: Batch) -> tuple[Tensor, Tensor]:
+        """Values and slopes of some images."""
+        gap, boundary = _gap(images, margin, kernel_size, border, options)
         own = [torch.where(boundary, *_by_class(state, gap)) for state in (rho, multipliers)]
-        sign = gap.sign()
-        h = gap.abs_()
-        slopes = function.derivative(h, *own).mul_(sign).div_(2 * classes)
-        values = function.value(h, *own).sum(dim=1) / (2 * classes)
+        h = gap.abs()
+        slopes = function.derivative(h, *own).copysign_(gap).mul_(gap != 0).div_(2 * classes)
+        return function.value(h, *own).sum(dim=1) / (2 * classes), slopes
+
+    with torch.no_grad():  # an eighth of the images at a time bounds temporary memory
+        values, slopes = (torch.cat(parts) for parts in zip(*map(block, _split(unweighted)), strict=True))
     extra = with_gradient(given.logits, values, slopes)
     mass = given.mass
     return reduce_finite(given.nll() + (extra * mass.squeeze(1) if isinstance(mass, Tensor) else extra), given)
+
+
+def _split(given: Batch) -> list[Batch]:
+    """Some images at a time; the compiler needs no temporaries and gets all."""
+    size = len(given.logits) if torch.compiler.is_compiling() else max(1, len(given.logits) // 8)
+    parts = zip(*(part.split(size) for part in given[:3]), strict=True)
+    return [given._replace(logits=logits, target=target, kept=kept) for logits, target, kept in parts]
 
 
 def _gap(given: Batch, margin: float, kernel_size: int, border: Border, options: Options) -> tuple[Tensor, Tensor]:

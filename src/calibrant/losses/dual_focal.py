@@ -5,6 +5,7 @@ from torch import Tensor
 
 from calibrant.checks import in_range
 from calibrant.losses.base import Loss
+from calibrant.losses.sorting import largest
 from calibrant.losses.targets import Options, batch, with_options
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def _with_next_below(log_s: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """-log s of the labels, and the largest log s below theirs, -infinity if there is none."""
     y = labels.unsqueeze(1)
     with torch.no_grad():
-        highest, j = torch.where(log_s < log_s.gather(1, y), log_s, -torch.inf).max(dim=1, keepdim=True)
+        lower = torch.where(log_s < log_s.gather(1, y), log_s, -torch.inf)
+        j, some = largest(lower).unsqueeze(1), lower.amax(dim=1) > -torch.inf
     own, below = log_s.gather(1, torch.cat([y, j], dim=1)).unbind(1)
-    return -own, torch.where(highest.squeeze(1) > -torch.inf, below, -torch.inf)
+    return -own, torch.where(some, below, -torch.inf)
 
 
 def _next_below_each(log_s: Tensor) -> Tensor:

@@ -63,23 +63,24 @@ def _check(num_bins: int, temperature: float, form: Form) -> None:
 
 def sbece(given: Batch, num_bins: int, temperature: float, form: Form) -> Tensor:
     """The penalty of SB-ECE."""
-    confidence, correct = (values.flatten().unsqueeze(1) for values in top_label(given))
-    kept = given.kept.flatten().unsqueeze(1)
-    midpoints = (torch.arange(num_bins, device=confidence.device, dtype=confidence.dtype) + 0.5) / num_bins
+    confidence, correct = (values.flatten() for values in top_label(given))
+    kept = given.kept.flatten()
+    # Bins by samples: sums over a first dimension are several times faster than over a short last one.
+    midpoints = (torch.arange(num_bins, device=confidence.device, dtype=confidence.dtype).unsqueeze(1) + 0.5) / num_bins
     if form == "label-binned-squared":
         lowest = 1 / given.logits.shape[1]
         midpoints = lowest + (1 - lowest) * midpoints
-    shares = (-(confidence - midpoints).square() / temperature).softmax(dim=1)
+    shares = (-(confidence - midpoints).square() / temperature).softmax(dim=0)
     if form == "label-binned-squared":
         shares = (1 - 1e-5) * shares + 1e-5 / num_bins
     shares = torch.where(kept, shares, 0)
-    mass = shares.sum(dim=0)
+    mass = shares.sum(dim=1)
     if form == "binned":
-        gaps = (shares * (confidence - correct)).sum(dim=0) / mass.clamp(min=1e-5)
+        gaps = (shares * (confidence - correct)).sum(dim=1) / mass.clamp(min=1e-5)
         return root((mass * gaps.square()).sum() / count(given))
     # Bins so far from all samples do not matter, but 1 / mass must not overflow in the gradient.
-    accuracy = (shares * correct).sum(dim=0) / mass.clamp(min=1e-30)
-    square = (shares * (accuracy - confidence).square()).sum() / count(given)
+    accuracy = (shares * correct).sum(dim=1) / mass.clamp(min=1e-30)
+    square = (shares * (accuracy.unsqueeze(1) - confidence).square()).sum() / count(given)
     return square if form == "label-binned-squared" else root(square)
 
 
