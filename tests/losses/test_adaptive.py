@@ -21,6 +21,7 @@ OPTIONS: dict[str, list[dict]] = {
     "cals-hr": [{"margin": 3.0}],
     "cals-auto": [{"margin": 3.0, "rho_period": 2}, {"penalty": "p3", "multiplier_init": 0.1}],
     "mbls-auto": [{}],
+    "ls-auto": [{}],
     "calfocal": [{}, {"per": "sample"}, {"binning": "width"}],
     "avuc": [{}, {"updates": 3, "threshold": 0.2}],
     "soft-avuc": [{"updates": None}],

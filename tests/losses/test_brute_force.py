@@ -70,8 +70,8 @@ def test_flsd_keeps_the_digits_of_gamma() -> None:
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_margins_that_follow_the_temperature(classes: int, scale: float) -> None:
-    both, margin = (losses.MbLSAuto(), losses.CALSAuto(classes)), 10.0
+def test_strengths_that_follow_the_temperature(classes: int, scale: float) -> None:
+    smoothing, both, margin, alpha = losses.LabelSmoothingAuto(), (losses.MbLSAuto(), losses.CALSAuto(classes)), 10.0, 0.05
     for _ in range(3):
         logits, target = scale * torch.randn(50, classes), torch.randint(classes, (50,))
         g = h = reach = 0.0
@@ -85,11 +85,13 @@ def test_margins_that_follow_the_temperature(classes: int, scale: float) -> None
         log_t, weight = g / (h + abs(g) + 16), 16 / (h + abs(g) + 16)
         step = log_t + weight * math.log(margin / 10)
         margin = min(30.0, max(1.0, (min(margin, 2 * reach) if step > 0 else margin) * math.exp(-step / 2)))
-        for loss in both:
+        alpha = min(0.5, max(0.001, alpha * math.exp(2 * log_t - weight / 2 * math.log(alpha / 0.05))))
+        for loss in (*both, smoothing):
             loss.observe(logits, target)
             loss.adapt()
             assert float(loss.temperature) == pytest.approx(math.exp(log_t), rel=1e-5)
-            assert float(loss.margin) == pytest.approx(margin, rel=1e-5)
+        assert [float(loss.margin) for loss in both] == pytest.approx([margin] * 2, rel=1e-5)
+        assert float(smoothing.alpha) == pytest.approx(alpha, rel=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(30, 7), (5, 100), (2, 4, 5, 3), (1, 700)])

@@ -400,6 +400,7 @@ BAD_OPTIONS = [
     ("mbls", {"margin": "10"}, TypeError, "margin must be a number, got str '10'"),
     ("mbls-auto", {"margin": "atuo"}, TypeError, "margin must be a number, got str 'atuo'"),
     ("cals-auto", {"margin": 50.0}, ValueError, "margin must be at least 1 and at most 30, got 50"),
+    ("ls-auto", {"alpha": 0.9}, ValueError, "alpha must be at least 0.001 and at most 0.5, got 0.9"),
     ("cals-hr", {"margin": "auto"}, TypeError, "margin must be a number, got str 'auto'"),
     ("mbls", {"class_reduction": "max"}, ValueError, "class_reduction must be one of 'mean', 'sum'"),
     ("cals-alm", {"rho_max": float("nan")}, ValueError, "rho_max must be more than 0"),

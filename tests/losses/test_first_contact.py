@@ -35,7 +35,7 @@ WITH_LIMIT = {
     "avuc",
     "soft-avuc",
 }
-INFINITE = {"ls", "cpc", "mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls", "logitnorm"}
+INFINITE = {"ls", "ls-auto", "cpc", "mbls", "mbls-auto", "cals-hr", "cals-alm", "cals-auto", "acls", "logitnorm"}
 every_variant = pytest.mark.parametrize("name", VARIANTS)
 
 

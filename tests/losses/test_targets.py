@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 from variants import BATCH_LEVEL, DETACHED, MULTICLASS_ONLY, VARIANTS
 
-from calibrant.losses import AdaFocal, AdaptiveLoss, CrossEntropy, create
+from calibrant.losses import AdaFocal, AdaptiveLoss, CrossEntropy, LabelSmoothing, create
 
 CLASSES = 5
 every_loss = pytest.mark.parametrize("name", VARIANTS)
@@ -74,8 +74,8 @@ def test_a_class_of_weight_two_counts_twice(name: str, soft: bool) -> None:
     weights = torch.tensor([1.0, 2.0, 0.0, 0.5, 1.0])
     weighted, plain = VARIANTS[name](CLASSES, class_weights=weights), VARIANTS[name](CLASSES, reduction="none")
     logits, labels = logits_of(20, CLASSES), torch.randint(CLASSES, (20,))
-    if name == "ls":
-        expected = nn.CrossEntropyLoss(weight=weights.double(), label_smoothing=0.05)
+    if isinstance(weighted, LabelSmoothing):
+        expected = nn.CrossEntropyLoss(weight=weights.double(), label_smoothing=float(weighted.alpha))
         target = distributions(20, CLASSES) if soft else labels
         same(weighted(logits, target), expected(logits, target), logits)
         return

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from calibrant import losses, posthoc
-from calibrant.losses import CALSALM, AdaptiveLoss, CALSAuto, Loss, MbLS, MbLSAuto
+from calibrant.losses import CALSALM, AdaptiveLoss, CALSAuto, LabelSmoothing, LabelSmoothingAuto, Loss, MbLS, MbLSAuto
 from calibrant.losses.targets import batch
 from calibrant.losses.temperature import TemperatureSums
 
-AUTO = ["mbls-auto", "cals-auto"]
+#: With the option that is learned, its usual value, and what it is by default without.
+AUTO = {"mbls-auto": ("margin", 10.0, "mbls"), "cals-auto": ("margin", 10.0, "cals-alm"), "ls-auto": ("alpha", 0.05, "ls")}
 every_auto = pytest.mark.parametrize("key", AUTO)
 
 
@@ -35,8 +36,11 @@ def overconfident(scale: float, n: int = 4000, k: int = 5) -> tuple[Tensor, Tens
 def test_asking_for_auto_builds_the_adaptive_loss() -> None:
     assert type(MbLS(margin="auto")) is type(losses.create("mbls", margin="auto")) is MbLSAuto
     assert type(CALSALM(3, margin="auto", gamma=1.5)) is type(losses.create("cals-alm", 3, margin="auto")) is CALSAuto
+    assert type(LabelSmoothing(alpha="auto")) is type(losses.create("ls", alpha="auto")) is LabelSmoothingAuto
     assert CALSALM(3, margin="auto", gamma=1.5).gamma == 1.5
     assert not isinstance(MbLS(), AdaptiveLoss)
+    assert not isinstance(LabelSmoothing(), AdaptiveLoss)
+    assert float(LabelSmoothing(alpha="auto").alpha) == pytest.approx(0.05)
     assert float(CALSAuto(3).margin) == float(MbLS(margin="auto").margin) == 10
     assert float(CALSAuto(3, margin=6).margin) == 6
 
@@ -69,18 +73,22 @@ def test_temperature_points_where_temperature_scaling_goes(key: str, temperature
     assert math.log(float(loss.temperature)) / math.log(fitted) == pytest.approx(1, abs=0.4)
     if abs(temperature - 1) < 0.1:  # a Newton step is exact nearby
         assert float(loss.temperature) == pytest.approx(fitted, rel=0.01)
+    if key == "ls-auto":
+        assert float(loss.alpha) == pytest.approx(0.05 * float(loss.temperature) ** 2, rel=1e-4)
+        return
     largest = float((logits.amax(1) - logits.amin(1)).mean())
     start = min(10, 2 * largest) if temperature > 1 else 10
     assert float(loss.margin) == pytest.approx(start / math.sqrt(float(loss.temperature)), rel=1e-4)
 
 
 @every_auto
-@pytest.mark.parametrize("start", [3.0, 30.0])
-def test_margin_makes_a_network_calibrated_wherever_it_starts(key: str, start: float) -> None:
+@pytest.mark.parametrize("times", [0.3, 3.0])
+def test_a_network_becomes_calibrated_wherever_the_strength_starts(key: str, times: float) -> None:
     """A network of one row of logits learns frequencies of 0.9, 0.05 and 0.05; validation has 0.86, 0.07 and 0.07."""
     train, validation = (torch.tensor([row], dtype=torch.float64) for row in ([0.9, 0.05, 0.05], [0.86, 0.07, 0.07]))
     logits = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
-    loss = losses.create(key, 3, margin=start).double()
+    option, usual, _ = AUTO[key]
+    loss = losses.create(key, 3, **{option: times * usual}).double()
     for _ in range(25):
         for _ in range(20):
             (gradient,) = torch.autograd.grad(loss(logits, train), logits)
@@ -94,28 +102,30 @@ def test_margin_makes_a_network_calibrated_wherever_it_starts(key: str, start: f
 def test_few_samples_and_a_perfect_fit_move_nothing(key: str) -> None:
     """Nothing can be learned about the temperature from samples that are all right and sure."""
     sure = (20 * torch.eye(5).repeat(200, 1), torch.arange(5).repeat(200))
-    assert float(adapted(losses.create(key, 5), *sure, epochs=100).margin) == pytest.approx(10, rel=0.01)
-    right, wrong = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 4.0]])
-    for logits, bound in ((right, 11), (wrong, 7)):  # a single sample, again and again
-        loss = adapted(losses.create(key, 2), logits, torch.tensor([0]), epochs=100)
-        assert min(10, bound) < float(loss.margin) < max(10, bound)
+    option, usual, _ = AUTO[key]
+    assert float(adapted(losses.create(key, 5), *sure, epochs=100).get_buffer(option)) == pytest.approx(usual, rel=0.01)
+    for logits in ([4.0, 0.0], [0.0, 4.0]):  # a single sample, right or wrong, again and again
+        loss = adapted(losses.create(key, 2), torch.tensor([logits]), torch.tensor([0]), epochs=100)
+        assert 0.69 < (float(loss.get_buffer(option)) / usual) ** abs(loss.strength.gain) < 1.31
 
 
 @every_auto
-def test_margin_stays_within_its_bounds(key: str) -> None:
+def test_strength_stays_within_its_bounds(key: str) -> None:
     wrong = (100 * torch.eye(5).repeat(200, 1), (torch.arange(5).repeat(200) + 1) % 5)
     unsure = (0.1 * torch.eye(5).repeat(200, 1), torch.arange(5).repeat(200))
-    assert float(adapted(losses.create(key, 5), *wrong, epochs=20).margin) == 1
+    option, low, high = ("alpha", 0.5, 1e-3) if key == "ls-auto" else ("margin", 1, 30)
+    assert float(adapted(losses.create(key, 5), *wrong, epochs=20).get_buffer(option)) == low
     loss = adapted(losses.create(key, 5), *unsure, epochs=20)
-    assert float(loss.margin) == 30
+    assert float(loss.get_buffer(option)) == pytest.approx(high)
     assert all(buffer.isfinite().all() for buffer in loss.buffers())
 
 
-@pytest.mark.parametrize(("key", "fixed"), [("mbls-auto", "mbls"), ("cals-auto", "cals-alm")])
-def test_value_and_gradient_are_those_of_a_fixed_margin(key: str, fixed: str) -> None:
+@every_auto
+def test_value_and_gradient_are_those_of_a_fixed_strength(key: str) -> None:
     logits, target = overconfident(3.0, n=50)
     auto = adapted(losses.create(key, 5), logits, target)
-    other = losses.create(fixed, 5, margin=float(auto.margin))
+    option, _, fixed = AUTO[key]
+    other = losses.create(fixed, 5, **{option: float(auto.get_buffer(option))})
     if isinstance(other, CALSALM):
         other.multipliers.copy_(auto.multipliers)
     values, gradients = [], []

@@ -19,6 +19,8 @@ def _learned(loss: Loss, classes: int) -> Loss:
         sign = -1 if getattr(loss, "inverse", False) else 1
         loss.gammas.copy_(torch.linspace(sign * 1.9, 3.0, len(loss.gammas)))
         loss.accuracies.copy_(torch.linspace(0.1, 0.9, len(loss.gammas)))
+    if hasattr(loss, "strength"):
+        loss.get_buffer(loss.strength.name).mul_(0.27)
     if hasattr(loss, "threshold") and isinstance(loss, AdaptiveLoss):
         loss.threshold.fill_(0.4)
     return loss

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.dual_focal import DualFocal as DualFocal
     from calibrant.losses.esd import ESD as ESD
     from calibrant.losses.focal import Focal as Focal, FocalSD as FocalSD
-    from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing
+    from calibrant.losses.label_smoothing import LabelSmoothing as LabelSmoothing, LabelSmoothingAuto as LabelSmoothingAuto
     from calibrant.losses.logitnorm import LogitNorm as LogitNorm
     from calibrant.losses.margin import MbLS as MbLS, MbLSAuto as MbLSAuto
     from calibrant.losses.mdca import DCA as DCA, MDCA as MDCA
@@ -94,6 +94,7 @@ METHODS: Final = table(
         defaults={"scale": 10.0},
     ),
     _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
+    _method("ls-auto", "label_smoothing:LabelSmoothingAuto", "label smoothing by temperature", "ours", adaptive=True),
     _method("mbls-auto", "margin:MbLSAuto", "margin-based label smoothing, margin by temperature", "ours", adaptive=True),
     _method("cals-auto", "cals:CALSAuto", "class-adaptive label smoothing, margin by temperature", "ours", adaptive=True),
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),

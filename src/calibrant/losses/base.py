@@ -49,6 +49,10 @@ class Loss(nn.Module, ABC):
         # Moves with the loss, but is not part of its state.
         self.register_buffer("class_weights", weights_of(chosen["class_weights"]), persistent=False)
 
+    def _hold(self, name: str, value: Any) -> None:
+        """Store an option; a loss that learns it overrides this."""
+        setattr(self, name, value)
+
     @property
     def options(self) -> Options:
         """The options that all losses share."""

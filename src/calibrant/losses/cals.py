@@ -12,7 +12,7 @@ from calibrant.losses.base import AdaptiveLoss, reduce_finite
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.losses.targets import Batch, Options, batch, with_options
-from calibrant.losses.temperature import Margin, TemperatureSums, follow_temperature, register_margin
+from calibrant.losses.temperature import AutoMargin, Scalar
 from calibrant.tensors import per_class
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def cals_alm_loss(
     multipliers: Tensor,
     rho: Tensor,
     *,
-    margin: Margin = 10.0,
+    margin: Scalar = 10.0,
     penalty: str = "phr",
     **options: "Unpack[Options]",
 ) -> Tensor:
@@ -58,7 +58,7 @@ def cals_alm_loss(
     return reduce_finite(cross_entropy_with_margin(given, lagrangian), given)
 
 
-def _check_margin(margin: Margin) -> None:
+def _check_margin(margin: Scalar) -> None:
     if not isinstance(margin, Tensor):
         in_range("margin", margin, 0, above=True)  # the constraint is divided by it
 
@@ -97,7 +97,7 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
 
     #: How many functions are averaged.
     averages: ClassVar[int]
-    margin: Margin
+    margin: Scalar
     multipliers: Tensor
     _sums: Tensor
     _count: Tensor
@@ -110,13 +110,10 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
             raise ValueError(
                 f'with task="{self.task}" each decision is between two classes: num_classes=2, not {num_classes}'
             )
-        self._set_margin(margin)
+        self._hold("margin", margin)
         self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
         self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init), dtype=torch.float32))
         self._forget()
-
-    def _set_margin(self, margin: Any) -> None:
-        self.margin = margin
 
     @abstractmethod
     def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
@@ -166,7 +163,7 @@ class CALSALM(_ClassAdaptiveLoss):
 
     Args:
         num_classes: Number of classes K.
-        margin: Margin m on logit distances; 10 for images, 6 for text in the paper. ``"auto"`` builds
+        margin: Scalar m on logit distances; 10 for images, 6 for text in the paper. ``"auto"`` builds
             :class:`CALSAuto`, whose margin needs no choice.
         penalty: ``"phr"``, ``"p2"`` or ``"p3"``. With ``"p3"`` multipliers grow in proportion to themselves: start them
             higher than 1e-6.
@@ -263,12 +260,12 @@ class CALSALM(_ClassAdaptiveLoss):
         self.constraint.copy_(constraint)
 
 
-class CALSAuto(CALSALM):
+class CALSAuto(CALSALM, AutoMargin):
     r"""CALS-ALM that finds its own margin; see :func:`cals_alm_loss`. Ours, in no paper.
 
     After each epoch, multipliers and rho change as in :class:`CALSALM`. Then the margin shrinks if the validation samples
     ask for a temperature above 1, and grows if they ask for one below:
-    :func:`calibrant.losses.temperature.follow_temperature` has the formula.
+    :class:`calibrant.losses.temperature.Strength` has the formula.
 
     Args:
         num_classes: Number of classes K.
@@ -307,26 +304,22 @@ class CALSAuto(CALSALM):
     learned: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.learned)
     logged: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.logged)
     margin: Tensor
-    temperature: Tensor
-
-    def _set_margin(self, margin: Any) -> None:
-        register_margin(self, margin)
 
     def _collect(self, given: Batch) -> None:
         super()._collect(given)
-        self._asked.add(given)
+        super(_ClassAdaptiveLoss, self)._collect(given)  # that of AutoMargin, which comes next
 
     def _learn(self) -> None:
         super()._learn()
-        follow_temperature(self, *self._asked.totals(self._add_up))
+        super(_ClassAdaptiveLoss, self)._learn()
 
     def _forget(self) -> None:
         super()._forget()
-        self._asked = TemperatureSums()
+        super(_ClassAdaptiveLoss, self)._forget()
 
     def summary(self) -> str:
         """The margin and the mean multiplier."""
-        return f"margin {float(self.margin):.3g}, {super().summary()}"
+        return f"{AutoMargin.summary(self)}, {super().summary()}"
 
 
 class CALSHR(_ClassAdaptiveLoss):
@@ -345,7 +338,7 @@ class CALSHR(_ClassAdaptiveLoss):
 
     Args:
         num_classes: Number of classes K.
-        margin: Margin m on logit distances; 10 for images, 6 for text in the paper.
+        margin: Scalar m on logit distances; 10 for images, 6 for text in the paper.
         multiplier_init: Initial multipliers (not in the paper; 0.1 in the released code).
         factor: Factor mu by which a multiplier changes.
         tolerance: Factor tau by which a penalty must change for its multiplier to follow.

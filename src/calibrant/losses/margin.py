@@ -1,13 +1,13 @@
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from calibrant.checks import in_range, one_of
-from calibrant.losses.base import AdaptiveLoss, Loss, reduce_finite, with_gradient
+from calibrant.losses.base import Loss, reduce_finite, with_gradient
 from calibrant.losses.targets import Batch, Options, batch, with_options
-from calibrant.losses.temperature import Margin, TemperatureSums, follow_temperature, register_margin
+from calibrant.losses.temperature import AutoMargin, Scalar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,7 +54,7 @@ def cross_entropy_with_margin(given: Batch, penalty: MarginPenalty) -> Tensor:
     return with_gradient(logits, values.squeeze(1), gradient)
 
 
-def linear_penalty(margin: Margin, multipliers: Tensor, scale: float) -> MarginPenalty:
+def linear_penalty(margin: Scalar, multipliers: Tensor, scale: float) -> MarginPenalty:
     r"""``scale`` times :math:`\sum_k \lambda_k \max(0, d_k - m)`; ``multipliers`` broadcast along the classes."""
 
     def penalty(distance: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def margin_loss(
     logits: Tensor,
     target: Tensor,
     *,
-    margin: Margin = 10.0,
+    margin: Scalar = 10.0,
     weight: float = 0.1,
     class_reduction: ClassReduction = "mean",
     **options: "Unpack[Options]",
@@ -100,7 +100,7 @@ def margin_loss(
     return reduce_finite(cross_entropy_with_margin(given, penalty), given)
 
 
-def _check(margin: Margin, weight: float, class_reduction: ClassReduction) -> None:
+def _check(margin: Scalar, weight: float, class_reduction: ClassReduction) -> None:
     if not isinstance(margin, Tensor):
         in_range("margin", margin, 0)
     in_range("weight", weight, 0)
@@ -125,7 +125,7 @@ class MbLS(Loss):
         0.4975
     """
 
-    margin: Margin
+    margin: Scalar
 
     @with_options
     def __init__(
@@ -139,13 +139,10 @@ class MbLS(Loss):
         if type(self) is MbLS and margin == "auto":
             self.__class__ = MbLSAuto
         super().__init__(**options)
-        self._set_margin(margin)
+        self._hold("margin", margin)
         _check(self.margin, weight, class_reduction)
         self.weight = weight
         self.class_reduction: ClassReduction = class_reduction
-
-    def _set_margin(self, margin: Any) -> None:
-        self.margin = margin
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
@@ -154,11 +151,11 @@ class MbLS(Loss):
         )
 
 
-class MbLSAuto(MbLS, AdaptiveLoss):
+class MbLSAuto(MbLS, AutoMargin):
     r"""Margin-based label smoothing that finds its own margin; see :func:`margin_loss`. Ours, in no paper.
 
     After each epoch the margin shrinks if the validation samples ask for a temperature above 1, and grows if they ask for
-    one below: :func:`calibrant.losses.temperature.follow_temperature` has the formula.
+    one below: :class:`calibrant.losses.temperature.Strength` has the formula.
 
     Args:
         margin: Initial margin; where it ends does not depend on it.
@@ -185,24 +182,3 @@ class MbLSAuto(MbLS, AdaptiveLoss):
 
     learned = logged = ("margin", "temperature")
     margin: Tensor
-    temperature: Tensor
-
-    def _set_margin(self, margin: Any) -> None:
-        register_margin(self, margin)
-        self._forget()
-
-    def _collect(self, given: Batch) -> None:
-        self._asked.add(given)
-
-    def _learn(self) -> None:
-        follow_temperature(self, *self._asked.totals(self._add_up))
-
-    def _forget(self) -> None:
-        self._asked = TemperatureSums()
-
-    def _observed(self) -> int:
-        return self._asked.count
-
-    def summary(self) -> str:
-        """The margin."""
-        return f"margin {float(self.margin):.3g}"

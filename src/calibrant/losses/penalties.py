@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.losses.margin import MarginPenalty
-from calibrant.losses.temperature import Margin
+from calibrant.losses.temperature import Scalar
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -29,7 +29,7 @@ class Penalty(NamedTuple):
 
     value: Function
     derivative: Function
-    fused: Callable[[Margin, Tensor, Tensor, int], MarginPenalty]
+    fused: Callable[[Scalar, Tensor, Tensor, int], MarginPenalty]
 
 
 def phr(z: Tensor, rho: Tensor, multiplier: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def subtract(gradient: Tensor, slopes: Tensor, scale: Tensor | float) -> None:
         gradient.sub_(slopes, alpha=scale)
 
 
-def fused_phr(margin: Margin, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+def fused_phr(margin: Scalar, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
     """In place, on P' = relu(lambda + rho z), from which P = (P'^2 - lambda^2) / 2 rho."""
     chain = 1 / (classes * margin)  # dz/dd, and the mean
 
@@ -102,13 +102,13 @@ def fused_phr(margin: Margin, rho: Tensor, multipliers: Tensor, classes: int) ->
     return penalty
 
 
-def fused_in_blocks(value: Function, derivative: Function) -> Callable[[Margin, Tensor, Tensor, int], MarginPenalty]:
+def fused_in_blocks(value: Function, derivative: Function) -> Callable[[Scalar, Tensor, Tensor, int], MarginPenalty]:
     """For any penalty, from its value and derivative: an eighth of the samples at a time, to bound temporary memory.
 
     The compiler needs no temporaries and gets all samples at once.
     """
 
-    def fused(margin: Margin, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
+    def fused(margin: Scalar, rho: Tensor, multipliers: Tensor, classes: int) -> MarginPenalty:
         chain = 1 / (classes * margin)
 
         def block(z: Tensor, gradient: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -107,7 +107,7 @@ class Batch(NamedTuple):
         index = self.target.unsqueeze(1)
         return s.scatter_add_(1, index, s.new_full((), -1).expand_as(index))
 
-    def smoothed(self, alpha: float) -> "Batch":
+    def smoothed(self, alpha: Tensor | float) -> "Batch":
         """The batch with targets smoothed towards uniform; sample weights stay the same."""
         classes = self.logits.shape[1]
         ones = self.logits.new_ones(classes)

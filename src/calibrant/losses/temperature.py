@@ -1,24 +1,22 @@
-"""A margin that needs no tuning: it follows the temperature that validation data ask for. Ours, in no paper."""
+"""Strengths that need no tuning: they follow the temperature that validation data ask for. Ours, in no paper."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from calibrant import tensors
 from calibrant.checks import in_range
+from calibrant.losses.base import AdaptiveLoss
 from calibrant.losses.targets import Batch
 
-#: A margin: a number, or a scalar tensor if it is learned.
-Margin = float | Tensor
+#: A number, or a scalar tensor if it is learned.
+Scalar = float | Tensor
 
-#: The margin to stay close to without evidence, the papers' choice, and the interval that margins are kept in.
-USUAL, BOUNDS = 10.0, (1.0, 30.0)
-#: How much the usual margin counts: as much as about 30 validation samples, whose curvature is about 1/2 each.
+#: How much a usual strength counts: as much as about 30 validation samples, whose curvature is about 1/2 each.
 PRIOR = 16.0
-#: Share of its step that a margin moves each time, since the network takes more than an epoch to follow.
-RATE = 0.5
 
 
 class TemperatureSums:
@@ -70,40 +68,103 @@ class TemperatureSums:
         return slope, curvature, reach / add_up(torch.tensor(self.count, device="cpu"))
 
 
-class HasMargin(Protocol):
-    """A loss with a learned margin."""
+@dataclass(frozen=True)
+class Strength:
+    r"""An option that makes a network more or less sure of itself, and how it follows the temperature.
 
-    margin: Tensor
-    temperature: Tensor
-
-    def register_buffer(self, name: str, tensor: Tensor | None) -> None:
-        """As in ``torch.nn.Module``."""
-
-
-def register_margin(loss: HasMargin, start: Any) -> None:
-    """Give a loss a margin that is learned; ``"auto"`` starts it at 10."""
-    value = USUAL if isinstance(start, str) and start == "auto" else in_range("margin", start, *BOUNDS)
-    loss.register_buffer("margin", torch.tensor(float(value), dtype=torch.float32))
-    loss.register_buffer("temperature", torch.ones((), dtype=torch.float32))
-
-
-def follow_temperature(loss: HasMargin, slope: Tensor, curvature: Tensor, reach: Tensor) -> None:
-    r"""Move a margin m after an epoch, given g, h and the mean largest distance D of :class:`TemperatureSums`.
+    Given g and h of :class:`TemperatureSums`, a strength x changes after an epoch by
 
     .. math::
-        \log T &= \frac{g}{h + |g| + \kappa} \\
-        \log m &\leftarrow \log m - \frac12 \left(\log T + \frac{\kappa}{h + |g| + \kappa} \log\frac{m}{10}\right),
-                 \quad \kappa = 16
+        \log T &= \frac{g}{h + |g| + \kappa}, \qquad w = \frac{\kappa}{h + |g| + \kappa}, \qquad \kappa = 16 \\
+        \log x &\leftarrow \log x - \frac12 \left(\frac{\log T}{\gamma} + w \log\frac{x}{x_0}\right)
 
-    and m is kept in [1, 30]. A temperature above 1 asks for smaller distances between logits, and a smaller margin allows
-    only these. The second term is a prior: it holds m near 10 as long as there is little evidence, with few validation
-    samples or if all of them are fitted perfectly, where g and h both vanish. Where m is to shrink, it starts from 2 D at
-    most: beyond, it has no effect, and would need many epochs to come down.
+    and is kept within bounds. :math:`\gamma` is how much log T changes with log x; half of the step is taken, since the
+    network needs more than an epoch to follow. The last term is a prior: it holds x near its usual value :math:`x_0` as long
+    as there is little evidence, with few validation samples or if all of them are fitted perfectly, where g and h vanish.
+
+    Attributes:
+        name: Its name, as an argument and as a buffer.
+        usual: :math:`x_0`, where it starts by default.
+        bounds: The interval that it is kept in.
+        gain: :math:`\gamma`, roughly; negative if a larger x makes a network less sure.
     """
-    precision = curvature + slope.abs() + PRIOR
-    log_temperature = slope / precision
-    pull = PRIOR / precision * torch.log(loss.margin / USUAL)
-    step = log_temperature + pull
-    effective = torch.where(step > 0, torch.minimum(loss.margin, 2 * reach), loss.margin)
-    loss.temperature.copy_(log_temperature.exp())
-    loss.margin.copy_((effective * torch.exp(-RATE * step)).clamp(*BOUNDS))
+
+    name: str
+    usual: float
+    bounds: tuple[float, float]
+    gain: float
+
+    def start(self, given: Any) -> Tensor:
+        """The strength at the start: a number, or the usual one for ``"auto"``."""
+        value = self.usual if isinstance(given, str) and given == "auto" else in_range(self.name, given, *self.bounds)
+        return torch.tensor(float(value), dtype=torch.float32)
+
+    def follow(self, now: Tensor, slope: Tensor, curvature: Tensor, most: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The next strength, and T; a strength that is to shrink shrinks from ``most`` at most."""
+        precision = curvature + slope.abs() + PRIOR
+        log_temperature = slope / precision
+        step = -(log_temperature / self.gain + PRIOR / precision * torch.log(now / self.usual)) / 2
+        if most is not None:
+            now = torch.where(step < 0, torch.minimum(now, most), now)
+        return (now * step.exp()).clamp(*self.bounds), log_temperature.exp()
+
+
+class AutoStrength(AdaptiveLoss):
+    """A loss whose strength follows the temperature that validation samples ask for.
+
+    Attributes:
+        strength: What follows it.
+        temperature: The temperature at the last :meth:`adapt`.
+    """
+
+    strength: ClassVar[Strength]
+    temperature: Tensor
+    _asked: TemperatureSums
+
+    def _hold(self, name: str, value: Any) -> None:
+        if name != self.strength.name:
+            super()._hold(name, value)
+            return
+        self.register_buffer(name, self.strength.start(value))
+        self.register_buffer("temperature", torch.ones((), dtype=torch.float32))
+        self._forget()
+
+    def _collect(self, given: Batch) -> None:
+        self._asked.add(given)
+
+    def _learn(self) -> None:
+        now = self.get_buffer(self.strength.name)
+        slope, curvature, _ = self._asked.totals(self._add_up)
+        strength, temperature = self.strength.follow(now, slope, curvature)
+        now.copy_(strength)
+        self.temperature.copy_(temperature)
+
+    def _forget(self) -> None:
+        self._asked = TemperatureSums()
+
+    def _observed(self) -> int:
+        return self._asked.count
+
+    def summary(self) -> str:
+        """The strength."""
+        return f"{self.strength.name} {float(self.get_buffer(self.strength.name)):.3g}"
+
+
+class AutoMargin(AutoStrength):
+    """A loss whose margin on logit distances follows the temperature.
+
+    A temperature above 1 asks for smaller distances, and a smaller margin allows only these. Beyond twice the mean largest
+    distance a margin has no effect, and would need many epochs to come down: it shrinks from there.
+
+    Attributes:
+        margin: The margin.
+    """
+
+    strength = Strength("margin", usual=10.0, bounds=(1.0, 30.0), gain=1.0)
+    margin: Tensor
+
+    def _learn(self) -> None:
+        slope, curvature, reach = self._asked.totals(self._add_up)
+        margin, temperature = self.strength.follow(self.margin, slope, curvature, 2 * reach)
+        self.margin.copy_(margin)
+        self.temperature.copy_(temperature)
