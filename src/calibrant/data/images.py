@@ -28,6 +28,7 @@ class Images(Part):
 
     name: ClassVar[str] = "images in memory"
     augmentations: ClassVar[tuple[Augmentation, ...]] = ("none", "crop-flip")
+    mixable: ClassVar[bool] = True
     x: Tensor
     y: Tensor
 
@@ -84,6 +85,7 @@ class Files(Part):
 
     name: ClassVar[str] = "images from files"
     augmentations: ClassVar[tuple[Augmentation, ...]] = ("none", "crop-flip", "imagenet", "timm")
+    mixable: ClassVar[bool] = True
     paths: Sequence[str]
     y: Tensor
 

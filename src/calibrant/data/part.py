@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from calibrant.data.table import Augmentation
+from calibrant.data.table import Augmentation, Mixing
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,6 +66,7 @@ class Part(ABC):
         medium: Whether they are images or texts.
         dense: Whether every pixel has its own label.
         augmentations: Augmentations that apply to them.
+        mixable: Whether samples of a batch can be mixed, as with mixup.
         impossible: What cannot be done with them, and why.
     """
 
@@ -73,6 +74,7 @@ class Part(ABC):
     medium: ClassVar[Literal["images", "texts"]] = "images"
     dense: ClassVar[bool] = False
     augmentations: ClassVar[tuple[Augmentation, ...]] = ("none",)
+    mixable: ClassVar[bool] = False
     impossible: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
@@ -137,8 +139,10 @@ class Part(ABC):
         if what in self.impossible:
             raise TypeError(self.impossible[what])
 
-    def check_augmentation(self, augmentation: Augmentation) -> None:
-        """Refuse an augmentation that does not apply to these samples."""
+    def check_augmentation(self, augmentation: Augmentation, mixing: Mixing = "none") -> None:
+        """Refuse an augmentation or a mixing that does not apply to these samples."""
+        if mixing != "none" and not self.mixable:
+            raise ValueError(f"mixing {mixing} does not apply to {self.name}; only labelled images can be mixed")
         if augmentation not in self.augmentations:
             raise ValueError(
                 f"augmentation {augmentation} does not apply to {self.name}; choose one of {', '.join(self.augmentations)}"

@@ -7,8 +7,10 @@ from typing import Any, Final, Literal
 
 from calibrant.registry import Entry, table
 
-#: Augmentations of training images.
-Augmentation = Literal["none", "crop-flip", "imagenet", "timm", "segmentation"]
+#: Augmentations of training images; the last three stand for mixing without any other.
+Augmentation = Literal["none", "crop-flip", "imagenet", "timm", "segmentation", "mixup", "cutmix", "regmixup"]
+#: Mixing of the images of a training batch, and of their labels.
+Mixing = Literal["none", "mixup", "cutmix", "regmixup"]
 #: Shapes of a long tail.
 LongTailKind = Literal["exp", "pareto", "step"]
 #: Kinds of validation sets found in practice.

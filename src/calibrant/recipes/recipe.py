@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
 from calibrant import data as datasets, losses, models
 from calibrant.checks import in_range, one_of, whole
-from calibrant.data.table import Augmentation, LongTailKind, ValidationSet
+from calibrant.data.table import Augmentation, LongTailKind, Mixing, ValidationSet
 from calibrant.errors import UNFIT, InputError, did_you_mean, input_errors, lookup
 from calibrant.extras import require
 from calibrant.files import file_name
@@ -209,7 +209,11 @@ class Recipe:
         eval_batch_size: Samples per batch in validation and test.
         drop_last: Leave out the last batch of an epoch if it is smaller.
         augmentation: none, crop-flip (pad 4, crop, flip), imagenet (random resized crop, flip), timm (and colour jitter,
-            random erasing) or segmentation (crop, flip and colour jitter of images with masks).
+            random erasing) or segmentation (crop, flip and colour jitter of images with masks); mixup, cutmix and regmixup
+            stand for that mixing and no other augmentation.
+        mixing: How the augmented images of a batch are mixed, and their labels with them: none, mixup, cutmix, or regmixup
+            (mixup as a second term of the loss, beside the batch as it is).
+        mixing_alpha: Shares are drawn from Beta(alpha, alpha); by default 1 for mixup and cutmix, 10 for regmixup.
         validate_every: Epochs between validations, each of which also updates adaptive losses; a fraction, such as 0.25, for
             several per epoch, the last one at its end.
         curves: What is measured at each validation: validation, or test to measure the test set as well, for curves only; it
@@ -241,6 +245,8 @@ class Recipe:
     eval_batch_size: int = 512
     drop_last: bool = False
     augmentation: Augmentation = "none"
+    mixing: Mixing = "none"
+    mixing_alpha: float | None = None
     validate_every: float = 1
     curves: Literal["validation", "test"] = "validation"
     select: str = "last"
@@ -256,6 +262,10 @@ class Recipe:
                 own = _nest({_full(path, inner): inner for path, inner in _flatten({group: value}).items()})[group]
                 _refuse_unknown(_group(group), own, f"{group}.")
                 setattr(self, group, from_fields(_group(group), own, group))
+        if self.augmentation in ("mixup", "cutmix", "regmixup"):
+            if self.mixing not in ("none", self.augmentation):
+                raise InputError(f"augmentation {self.augmentation} and mixing {self.mixing} exclude each other")
+            self.mixing, self.augmentation = self.augmentation, "none"
 
     # Reading and writing
 
@@ -348,6 +358,9 @@ class Recipe:
         one_of("schedule.name", self.schedule.name, ("constant", "step", "cosine"))
         one_of("temperature", self.temperature, ("nll", "ece"))
         one_of("augmentation", self.augmentation, get_args(Augmentation))
+        one_of("mixing", self.mixing, get_args(Mixing))
+        if self.mixing_alpha is not None:
+            in_range("mixing_alpha", self.mixing_alpha, 0, above=True)
         one_of("data.long_tail.kind", self.data.long_tail.kind, get_args(LongTailKind))
         one_of("data.validation_set", self.data.validation_set, get_args(ValidationSet))
         in_range("data.long_tail.ratio", self.data.long_tail.ratio, 1)

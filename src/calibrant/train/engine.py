@@ -23,6 +23,7 @@ from calibrant.models import needs
 from calibrant.recipes import Recipe, Schedule
 from calibrant.runs import RunFolder
 from calibrant.train.batches import Batch, Batches, feed_of
+from calibrant.train.mixing import Mixer
 
 #: What marks a checkpoint as ours.
 FORMAT = "calibrant run, version 1"
@@ -51,6 +52,7 @@ class Module(lightning.LightningModule):
         self.result: PanelResult | None = None
         self.test_result: PanelResult | None = None
         self.bins = BinRecorder(num_bins=recipe.num_bins, ignore_index=data.ignore_index)
+        self.mixer = Mixer.of(recipe, data.num_classes)
         self.batches: dict[str, Batches] = {}
         self._losses: list[Tensor] = []
         self._sums = torch.zeros(2, dtype=torch.float64)
@@ -109,10 +111,8 @@ class Module(lightning.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Loss of a batch, such that the mean over processes is that of the whole batch."""
         x, y, whole = batch
-        logits = self.network(x)
-        loss: Tensor = self.loss(logits, y)
+        loss = self._mixed_loss(x, y, batch_idx) if self.mixer is not None else self._plain_loss(self.network(x), y)
         self._losses.append(loss.detach())
-        self.bins.train(predictive(self.loss, logits.detach()), y)
         if (loss.is_cpu or batch_idx % 50 == 0) and not bool(loss.isfinite()):
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
             raise DivergedError(
@@ -121,6 +121,23 @@ class Module(lightning.LightningModule):
             )
         share = len(y) * self.trainer.world_size / whole
         return loss if share == 1 else share * loss
+
+    def _plain_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Loss of a batch, whose confidences are recorded."""
+        self.bins.train(predictive(self.loss, logits.detach()), y)
+        loss: Tensor = self.loss(logits, y)
+        return loss
+
+    def _mixed_loss(self, x: Tensor, y: Tensor, step: int) -> Tensor:
+        """Loss of a mixed batch, for regmixup beside that of the batch itself; confidences in mixtures are not recorded."""
+        assert self.mixer is not None  # noqa: S101
+        mixed, shares = self.mixer(x, y, self.current_epoch, step, self.global_rank)
+        if self.recipe.mixing != "regmixup":
+            loss: Tensor = self.loss(self.network(mixed), shares)
+            return loss
+        logits, logits_of_mixed = self.network(torch.cat([x, mixed])).split(len(x))
+        both: Tensor = self._plain_loss(logits, y) + self.loss(logits_of_mixed, shares)
+        return both
 
     # Validation
 

@@ -76,7 +76,7 @@ def prepare(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any
     own = dict(given or {})
     with input_errors(), input_errors("" if "data" in own else f"data {recipe.data.name}", unfit=recipe.data.name in DATA):
         data = recipe.load_data(own.get("data"), allow_code=allow_code)
-        data.train.check_augmentation(recipe.augmentation)
+        data.train.check_augmentation(recipe.augmentation, recipe.mixing)
         data.check()
     torch.manual_seed(recipe.seed)
     shipped = recipe.model.name in models.MODELS or recipe.model.name.startswith(models.PREFIXES)
