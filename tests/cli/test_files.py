@@ -195,7 +195,7 @@ def test_auto_says_why(here: Path, capsys) -> None:
     save("t.npz", seed=1)
     assert run("calibrate", "v.npz", "t.npz", "--method", "auto", "--out", "auto") == 0
     text = capsys.readouterr().out
-    chosen = re.search(r"chosen: (\S+), which has the lowest held-out NLL", text)
+    chosen = re.search(r"best: (\S+), which has the lowest held-out NLL", text)
     assert chosen
     scores = json.loads((here / "auto" / "metrics.json").read_text())["cross_validated_nll"]
     assert min(scores, key=scores.get) == chosen[1]
@@ -210,6 +210,22 @@ def test_auto_says_why(here: Path, capsys) -> None:
     assert scores["temperature"] == pytest.approx(total, rel=1e-6)
 
 
+def test_all_are_ranked(here: Path, capsys) -> None:
+    save("v.npz")
+    save("t.npz", seed=1)
+    assert run("calibrate", "v.npz", "t.npz", "--method", "all", "--folds", "2", "--resamples", "20", "--out", "all") == 0
+    text = capsys.readouterr().out
+    found = json.loads((here / "all" / "metrics.json").read_text())
+    scores = found["cross_validated_nll"]
+    assert set(scores) == {"none"} | {key for key, entry in posthoc.CALIBRATORS.items() if not entry.dense}
+    best = min(scores, key=scores.get)
+    assert f"best: {best}, which has the lowest held-out NLL" in text
+    gain = 100 * (1 - scores["temperature"] / scores["none"])
+    assert re.search(rf"temperature\s+{scores['temperature']:.4f}\s+{gain:.1f}\s", text)
+    before, after = (next(own for own in found["files"] if own["name"] == name) for name in ("before", "temperature"))
+    assert f"NLL {100 * (after['nll'] / before['nll'] - 1):+.1f}%" in text
+
+
 def test_auto_leaves_a_calibrated_network_alone(here: Path, capsys) -> None:
     random = np.random.default_rng(3)
     for name in ("v.npz", "t.npz"):
@@ -219,7 +235,7 @@ def test_auto_leaves_a_calibrated_network_alone(here: Path, capsys) -> None:
     assert code == 0
     text = capsys.readouterr().out
     scores = json.loads((here / "calibrator" / "metrics.json").read_text())["cross_validated_nll"]
-    assert ("chosen: none" in text) == (min(scores, key=scores.get) == "none")
+    assert ("best: none" in text) == (min(scores, key=scores.get) == "none")
 
 
 def test_fitting_and_measuring_on_the_same_data_has_to_be_asked_for(here: Path, capsys) -> None:

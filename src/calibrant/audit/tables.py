@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
     from rich.table import Table
 
+#: More audits than this get a row each instead of a column.
+MOST = 6
+
 
 def tables(audits: Sequence[Audit], comparisons: Sequence[PairedComparison] = (), *, worst: int = 5) -> "list[Table]":
     """What the terminal shows: measures, class groups, the worst classes of the first audit, and paired differences."""
@@ -43,6 +46,8 @@ def add_row(table: "Table", *entries: str) -> None:
 def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequence[str] = (), rank: int = 3) -> "Table":
     """One column per audit; for a single audit, also how each measure was computed."""
     first, several = audits[0], len(audits) > 1
+    if len(audits) > MOST:
+        return _overview(audits, headings)
     level = next(iter(first.intervals.values())).level
     title = title or f"{first.samples:,} samples, {len(first.classes)} classes; {100 * level:.0f}% intervals in brackets"
     headings = headings or [audit.name for audit in audits]
@@ -56,6 +61,16 @@ def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequen
     if rank >= 3:
         tests = ["-" if audit.test is None else f"p {p_text(audit.test.p_value)}" for audit in audits]
         add_row(table, "test of perfect calibration", *tests, *([] if several else ["consistency resampling"]))
+    return table
+
+
+def _overview(audits: Sequence[Audit], headings: Sequence[str]) -> "Table":
+    """One row per audit, without intervals."""
+    first = audits[0]
+    records = first.shown(2)
+    table = plain_table(f"{first.samples:,} samples, {len(first.classes)} classes", "", [record.label for record in records])
+    for name, audit in zip(headings or [audit.name for audit in audits], audits, strict=True):
+        add_row(table, name, *(record.text(audit[record.key]) for record in records))
     return table
 
 

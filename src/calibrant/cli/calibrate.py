@@ -1,5 +1,6 @@
 """``calibrant calibrate``: fit post-hoc calibrators and measure them."""
 
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
     from calibrant.posthoc import Calibrator
     from calibrant.predictions import Predictions
+
+#: Proper scores whose relative change is printed.
+SCORES = ("nll", "brier")
 
 EXAMPLE = """\
 Fits calibrators on validation predictions, which the network was not trained on, and measures test predictions before and
@@ -34,8 +38,8 @@ def parser() -> Parser:
         nargs="+",
         default=["temperature"],
         metavar="METHOD",
-        help="Calibrators (see calibrant list calibrators), all, or auto: the best by cross-validated NLL on the validation "
-        "predictions.",
+        help="Calibrators (see calibrant list calibrators). all ranks every one by cross-validated NLL on the validation "
+        "predictions; auto takes the best.",
     )
     options.option(
         "--temperature",
@@ -45,7 +49,7 @@ def parser() -> Parser:
     )
     options.reading_options()
     options.measuring_options()
-    options.option("--folds", type=int, default=5, help="Cross-validation folds of --method auto.")
+    options.option("--folds", type=int, default=5, help="Cross-validation folds of --method all and auto.")
     options.option("--out", metavar="FOLDER", default="calibrator", help="Folder for calibrators and metrics.json.")
     options.option("--same-data", action="store_true", help="Allow measuring on the fitting data, which is optimistic.")
     options.option("--force", action="store_true", help="Replace existing files.")
@@ -59,6 +63,7 @@ def run(config: Any) -> None:
     from calibrant.errors import input_errors
     from calibrant.evaluation.calibration import cross_validate, fit_all, measure_all
     from calibrant.files import replacing, write_json
+    from calibrant.metrics import MEASURES
 
     check_measuring(config)
     with input_errors():
@@ -70,11 +75,14 @@ def run(config: Any) -> None:
     temperature = {"criterion": config.temperature, "num_bins": config.num_bins}
     options: Any = {"ignore_index": config.ignore_index, "temperature": temperature}
     scores = None
-    if config.method == ["auto"]:
+    if config.method in (["auto"], ["all"]):
         with progress("cross-validating", config.folds * len(methods)) as advance:
             chosen = {"folds": config.folds, "seed": config.seed}
             scores = cross_validate(methods, logits, target, advance=advance, **chosen, **options)
-        methods = _explain(scores, config.folds)
+        best = _explain(scores, config.folds)
+        methods = best if config.method == ["auto"] else methods
+        if not methods:
+            out.print("no calibrator is written")
     with progress("fitting", len(methods)) as advance:
         fitted = fit_all(methods, logits, target, advance=advance, **options)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}
@@ -86,8 +94,11 @@ def run(config: Any) -> None:
         result = measure_all(fitted, testing, progress=bar, **options)
     for table in audit.tables(result.audits, result.comparisons, worst=0):
         out.print(table)
-    for key, calibrator in fitted.items():
-        out.print(f"{key}: {_describe(calibrator)}", markup=False)
+    before, *after = result.audits
+    for (key, calibrator), own in zip(fitted.items(), after, strict=True):
+        names = [name for name in SCORES if math.isfinite(before[name])]
+        gains = [f"{MEASURES[name].title} {own[name] / before[name] - 1:+.1%}" for name in names]
+        out.print("; ".join([f"{key}: {_describe(calibrator)}", ", ".join(gains)]), markup=False)
     folder = Path(config.out)
     for key, calibrator in fitted.items():
         place = folder if len(fitted) == 1 else folder / key
@@ -161,17 +172,17 @@ def _explain(scores: dict[str, float], folds: int) -> list[str]:
     """Print the scores and the chosen method; return it, or an empty list if none helps."""
     from calibrant.audit.tables import add_row, plain_table
 
-    table = plain_table(f"Held-out NLL of the validation predictions, {folds} folds", "method", ["NLL"])
+    table = plain_table(f"Held-out NLL of the validation predictions, {folds} folds", "method", ["NLL", "gain, %"])
     for key, value in sorted(scores.items(), key=lambda item: item[1]):
-        add_row(table, key, f"{value:.4f}")
+        add_row(table, key, f"{value:.4f}", "" if key == "none" else f"{100 * (1 - value / scores['none']):.1f}")
     out.print(table)
     chosen = min(scores, key=lambda key: scores[key])
     others = sorted(value for key, value in scores.items() if key != chosen)
     lead = f" by {others[0] - scores[chosen]:.4f}" if others else ""
     if chosen == "none":
-        out.print(f"chosen: none; every calibrator makes the held-out NLL worse, the best{lead}; no calibrator is written")
+        out.print(f"best: none; every calibrator makes the held-out NLL worse{lead}")
         return []
-    out.print(f"chosen: {chosen}, which has the lowest held-out NLL{lead}")
+    out.print(f"best: {chosen}, which has the lowest held-out NLL{lead}")
     return [chosen]
 
 
