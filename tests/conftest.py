@@ -1,3 +1,4 @@
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,12 @@ os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that train many networks, and are not about intervals."""
+    monkeypatch.setattr(importlib.import_module("calibrant.train.fit"), "RESAMPLES", 10)
 
 
 @pytest.fixture(autouse=True)

@@ -110,6 +110,7 @@ def prepare() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_few_resamples")
 @every_document
 def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets are known to make, scripts are there and know their options; calibrant's own commands run."""

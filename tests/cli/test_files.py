@@ -643,7 +643,7 @@ def test_large_files_are_read_in_parts(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("here", "_few_resamples")
 def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     if command == "report":  # drawing takes a while, and is tested elsewhere
@@ -661,7 +661,8 @@ def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.Mon
         if words[0] == "python":
             subprocess.run([sys.executable, *words[1:]], check=True)
         else:
-            small = ["--data.limit", "100"] if command in ("train", "compare") else []
+            small = ["--data.limit", "100", "--epochs", "2"] if words[1] in ("train", "compare") else []
+            small += ["--jobs", "1"] if words[1] == "compare" else []  # starting processes takes longer
             assert run(*words[1:], *small) == 0
 
 

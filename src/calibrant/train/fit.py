@@ -38,6 +38,9 @@ from calibrant.train.preparing import Prepared, check, prepare, take_given, thre
 from calibrant.train.progress import Progress
 from calibrant.train.trackers import Tracking, make_trackers
 
+#: Resamples per interval of a run's measures.
+RESAMPLES = 200
+
 
 def fit(
     recipe: str | Path | Recipe | Mapping[str, Any],
@@ -305,7 +308,7 @@ def finish(recipe: Recipe, folder: RunFolder, prepared: Prepared, device: torch.
     return Run.load(folder)
 
 
-def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions], resamples: int = 200) -> dict[str, Any]:
+def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions]) -> dict[str, Any]:
     """Measures of validation and test predictions, and of test after temperature scaling by both criteria on validation.
 
     Predictions in ``live`` are measured on all pixels, not from the file, which holds only a grid of them.
@@ -315,7 +318,7 @@ def measure_run(folder: RunFolder, num_bins: int, live: Mapping[str, Predictions
         warnings.simplefilter("ignore")  # a network that is always correct on few samples has no best temperature
         held_out = files["validation"].read_all()
         own, other = (TemperatureScaling(criterion=c, num_bins=num_bins).fit(*held_out) for c in get_args(Criterion))
-    options: dict[str, Any] = {"num_bins": num_bins, "resamples": resamples}
+    options: dict[str, Any] = {"num_bins": num_bins, "resamples": RESAMPLES}
     sources = {**files, **live}
     found: dict[str, Any] = {part: audit(source, part, **options) for part, source in sources.items()}
     return {
