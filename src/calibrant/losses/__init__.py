@@ -126,7 +126,7 @@ METHODS: Final = table(
         "Murugesan et al., MICCAI 2024",
         adaptive=True,
         dense=True,
-        memory=9,
+        memory=6,
     ),
 )
 

@@ -59,15 +59,19 @@ def crac_loss(
     check_pixels(given, options, "CRaC")
     plain: Options = {**options, "class_weights": None}
     unweighted = given if given.class_weights is None else batch(logits, target, **plain)
-    function = PENALTIES[penalty]
 
     def block(images: Batch) -> tuple[Tensor, Tensor]:
         """Values and slopes of some images."""
         gap, boundary = _gap(images, margin, kernel_size, border, options)
-        own = [torch.where(boundary, *_by_class(state, gap)) for state in (rho, multipliers)]
+        own, multiplier = (torch.where(boundary, *_by_class(state, gap)) for state in (rho, multipliers))
         h = gap.abs()
-        slopes = function.derivative(h, *own).copysign_(gap).mul_(gap != 0).div_(2 * classes)
-        return function.value(h, *own).sum(dim=1) / (2 * classes), slopes
+        if penalty == "phr":  # a parabola, since h is not negative
+            slopes = torch.addcmul(multiplier, own, h)
+            values = multiplier.add_(slopes).mul_(h).sum(dim=1) / (4 * classes)
+        else:
+            slopes = PENALTIES[penalty].derivative(h, own, multiplier)
+            values = PENALTIES[penalty].value(h, own, multiplier).sum(dim=1) / (2 * classes)
+        return values, slopes.mul_(gap.sign_()).div_(2 * classes)
 
     with torch.no_grad():  # an eighth of the images at a time bounds temporary memory
         values, slopes = (torch.cat(parts) for parts in zip(*map(block, _split(unweighted)), strict=True))
