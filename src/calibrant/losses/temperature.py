@@ -112,9 +112,32 @@ class Strength:
 class AutoStrength(AdaptiveLoss):
     """A loss whose strength follows the temperature that validation samples ask for.
 
+    A loss of your own says which of its options that is, and lets ``_hold`` store it.
+
     Attributes:
         strength: What follows it.
         temperature: The temperature at the last :meth:`adapt`.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.functional import confidence_penalty_loss, cross_entropy_loss
+        >>> from calibrant.losses.temperature import AutoStrength, Strength
+        >>> class AutoConfidencePenalty(AutoStrength):
+        ...     strength = Strength("weight", usual=0.1, bounds=(1e-3, 10.0), gain=-0.5)
+        ...     learned = logged = ("weight", "temperature")
+        ...
+        ...     def __init__(self, weight="auto"):
+        ...         super().__init__()
+        ...         self._hold("weight", weight)
+        ...
+        ...     def forward(self, logits, target):
+        ...         plain = cross_entropy_loss(logits, target)
+        ...         return plain + self.weight / 0.1 * (confidence_penalty_loss(logits, target, weight=0.1) - plain)
+        >>> loss = AutoConfidencePenalty()
+        >>> loss.observe(torch.tensor([[20.0, 0.0], [0.0, 3.0]]), torch.tensor([1, 1]))
+        >>> loss.adapt()
+        >>> round(float(loss.temperature), 2), round(float(loss.weight), 3)
+        (1.73, 0.173)
     """
 
     strength: ClassVar[Strength]
