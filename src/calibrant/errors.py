@@ -71,6 +71,7 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """A suffix that suggests the known name closest to ``name``, empty if none is close."""
-    close = difflib.get_close_matches(str(name), list(known), n=1)
+    """A suffix that suggests the known name closest to ``name``, if possible one that begins with it; empty if none is."""
+    close = difflib.get_close_matches(str(name), list(known), n=3)
+    close.sort(key=lambda other: not other.startswith(str(name)))
     return f"; did you mean {close[0]!r}?" if close else ""
