@@ -254,6 +254,7 @@ def test_crac_needs_states_for_both_regions() -> None:
 
 @every_method
 def test_compiles_in_one_graph(key: str) -> None:
+    torch._dynamo.reset()
     logits, target = data(6, 5, dtype=torch.float32)
     loss = _build(key)
     with warnings.catch_warnings():
