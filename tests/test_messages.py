@@ -46,8 +46,8 @@ def required() -> set[str]:
 
 
 def test_every_required_package_is_known_and_every_known_one_required() -> None:
-    assert required() <= set(EXTRAS)
-    assert set(EXTRAS) - required() == set()
+    trackers = {"mlflow", "trackio", "wandb"}  # whoever chooses one has it
+    assert required() - trackers == set(EXTRAS)
 
 
 def test_every_extra_is_declared() -> None:
