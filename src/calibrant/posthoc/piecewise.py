@@ -87,7 +87,7 @@ def lines(at: Tensor, points: Tensor, values: Tensor) -> Tensor:
     return y0 + share * (y1 - y0)
 
 
-def padded(vectors: list[Tensor]) -> Tensor:
-    """Vectors of different lengths as rows, the last value of each repeated."""
-    longest = max(2, *(len(vector) for vector in vectors))
+def padded(vectors: list[Tensor], shortest: int = 2) -> Tensor:
+    """Vectors of different lengths as rows of at least the ``shortest`` length, the last value of each repeated."""
+    longest = max(shortest, *(len(vector) for vector in vectors))
     return torch.stack([torch.cat([vector, vector[-1:].expand(longest - len(vector))]) for vector in vectors])

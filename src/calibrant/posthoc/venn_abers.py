@@ -34,7 +34,7 @@ class VennAbers(Mixed):
         >>> logits, target = [[4.0, 0.0]] * 8, [0] * 6 + [1] * 2  # 98% confident, correct in 6 of 8 cases
         >>> calibrator = VennAbers().fit(logits, target)
         >>> round(calibrator.predict_proba([[4.0, 0.0]])[0][0], 2)
-        0.73
+        0.7
     """
 
     key = "venn-abers"
@@ -57,7 +57,7 @@ class VennAbers(Mixed):
             found.append(_both(scores[kept, k], labels[kept] == second))
         if not all(len(points) for points, _, _ in found):
             raise ValueError("VennAbers with one-vs-one needs samples of every pair of classes; use one-vs-rest")
-        parts = [padded([torch.from_numpy(part[i]) for part in found]) for i in range(3)]
+        parts = [padded([torch.from_numpy(part[i]) for part in found], shortest=1) for i in range(3)]
         self.points_, self.lower_, self.upper_ = (part.to(logits.device) for part in parts)
 
     def _pairs(self, classes: int) -> list[tuple[int | None, int]]:
