@@ -13,7 +13,7 @@ from calibrant.checks import in_range
 from calibrant.losses.base import AdaptiveLoss, Loss, predictive
 from calibrant.losses.cross_entropy import cross_entropy_loss
 from calibrant.losses.sorting import largest
-from calibrant.losses.targets import Batch, Options, batch
+from calibrant.losses.targets import Batch, Options, batch, without_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,7 +48,7 @@ class PenalisedLoss(Loss):
 
     def unweighted(self, logits: Tensor, target: Tensor) -> Batch:
         """What the penalty sees: predictions and targets, without class weights."""
-        return batch(self.predictive(logits), target, **_unweighted(self.options))
+        return batch(self.predictive(logits), target, **without_weights(self.options))
 
     @abstractmethod
     def penalty(self, given: Batch) -> Tensor:
@@ -73,10 +73,6 @@ def _base(base: str | Loss, base_options: Mapping[str, Any], options: Options) -
     return loss
 
 
-def _unweighted(options: Options) -> Options:
-    return {**options, "class_weights": None}
-
-
 def add_penalty(loss: Tensor, given: Batch, penalty: Tensor) -> Tensor:
     """Add a penalty on a batch to its loss; if everything is ignored, both are 0."""
     return loss + given.reduce(penalty.to(given.logits.dtype).expand(given.kept.shape))
@@ -87,7 +83,7 @@ def cross_entropy_with_penalty(
 ) -> Tensor:
     """Cross-entropy plus a weighted penalty on the batch."""
     in_range("weight", weight, 0)
-    given = batch(logits, target, **_unweighted(options))
+    given = batch(logits, target, **without_weights(options))
     return add_penalty(cross_entropy_loss(logits, target, **options), given, weight * penalty(given))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant import tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
-from calibrant.losses.targets import OPTIONS, Batch, Options, batch, weights_of, with_options
+from calibrant.losses.targets import OPTIONS, Batch, Options, batch, weights_of, with_options, without_weights
 from calibrant.tensors import Reduction, Task
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ class AdaptiveLoss(Loss):
     def observe(self, logits: Tensor, target: Tensor) -> None:
         """Observe a batch of validation logits, of any size; the network should be in ``eval()`` mode."""
         classes = getattr(self, "num_classes", None)
-        options: Options = {**self.options, "class_weights": None}
-        self._collect(batch(logits, target, num_classes=classes, finite=True, **options))
+        self._collect(batch(logits, target, num_classes=classes, finite=True, **without_weights(self.options)))
 
     @torch.no_grad()
     def adapt(self) -> None:
@@ -323,6 +322,13 @@ class _OnlyOnce(torch.autograd.Function):
 def only_once(origin: Tensor, gradient: Tensor) -> Tensor:
     """Return ``gradient``, and refuse to differentiate it with respect to ``origin``."""
     return cast("Tensor", _OnlyOnce.apply(origin, gradient))
+
+
+def number_of_classes(num_classes: int, task: Task) -> int:
+    """The number of classes of a class-adaptive loss, checked; 2 for events."""
+    if whole("num_classes", num_classes, 2) != 2 and task != "multiclass":
+        raise ValueError(f'with task="{task}" each decision is between two classes: num_classes=2, not {num_classes}')
+    return num_classes
 
 
 def reduce_finite(values: Tensor, given: Batch) -> Tensor:

@@ -1,4 +1,3 @@
-import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -8,7 +7,8 @@ from torch import Tensor
 from calibrant import tensors
 from calibrant.checks import in_range, whole
 from calibrant.errors import lookup
-from calibrant.losses.base import AdaptiveLoss, reduce_finite
+from calibrant.losses.base import AdaptiveLoss, number_of_classes, reduce_finite
+from calibrant.losses.lagrangian import SAFEGUARD, AugmentedLagrangian
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.losses.targets import Batch, Options, batch, with_options
@@ -17,9 +17,6 @@ from calibrant.tensors import per_class
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-#: Multipliers are kept in this interval (CALS, below Eq. 12).
-SAFEGUARD = (1e-6, 1e6)
 
 
 @with_options
@@ -105,11 +102,7 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
     @with_options
     def __init__(self, num_classes: int, margin: Any, multiplier_init: float, **options: "Unpack[Options]") -> None:
         super().__init__(**options)
-        self.num_classes = whole("num_classes", num_classes, 2)
-        if self.task != "multiclass" and num_classes != 2:
-            raise ValueError(
-                f'with task="{self.task}" each decision is between two classes: num_classes=2, not {num_classes}'
-            )
+        self.num_classes = number_of_classes(num_classes, self.task)
         self._hold("margin", margin)
         self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
         self.register_buffer("multipliers", torch.full((num_classes,), float(multiplier_init), dtype=torch.float32))
@@ -147,7 +140,7 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
         self._count = torch.zeros((), dtype=torch.int64, device="cpu")
 
 
-class CALSALM(_ClassAdaptiveLoss):
+class CALSALM(_ClassAdaptiveLoss, AugmentedLagrangian):
     r"""Class-adaptive label smoothing by an augmented Lagrangian (CALS-ALM); see :func:`cals_alm_loss`.
 
     After epoch j, with means over the validation samples (Algorithm 2):
@@ -198,10 +191,6 @@ class CALSALM(_ClassAdaptiveLoss):
     """
 
     averages = 2
-    learned: ClassVar[tuple[str, ...]] = ("multipliers", "rho", "constraint")
-    logged: ClassVar[tuple[str, ...]] = ("multipliers", "rho")
-    rho: Tensor
-    constraint: Tensor
 
     @with_options
     def __init__(
@@ -224,17 +213,8 @@ class CALSALM(_ClassAdaptiveLoss):
             self.__class__ = CALSAuto
         super().__init__(num_classes, margin, multiplier_init, **options)
         _check_margin(self.margin)
-        lookup(penalty, PENALTIES, "penalty")
-        self.penalty = penalty
-        self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
-        self.rho_init = in_range("rho_init", rho_init, 0, math.inf if rho_max is None else rho_max, above=True)
-        self.gamma = in_range("gamma", gamma, 1)
-        self.tau = in_range("tau", tau, 0)
-        self.rho_period = whole("rho_period", rho_period, 0)
-        self.multiplier_period = whole("multiplier_period", multiplier_period, 1)
+        self._set_up(penalty, rho_init, gamma, tau, rho_period, rho_max, multiplier_period)
         self.per_class = bool(per_class)
-        self.register_buffer("rho", torch.full((num_classes,), float(rho_init), dtype=torch.float32))
-        self.register_buffer("constraint", torch.zeros(num_classes, dtype=torch.float32))
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the loss."""
@@ -249,15 +229,7 @@ class CALSALM(_ClassAdaptiveLoss):
 
     def _learn(self) -> None:
         means = self._means()
-        derivative, constraint = means if self.per_class else means.mean(dim=1, keepdim=True).expand_as(means)
-        epoch = int(self.epoch) + 1
-        if epoch % self.multiplier_period == 0:
-            self.multipliers.copy_(derivative.clamp(*SAFEGUARD))
-        if epoch > 1 and self.rho_period and epoch % self.rho_period == 0:
-            not_improved = constraint > self.tau * self.constraint.clamp(min=0)
-            grown = (self.gamma * self.rho).clamp(max=math.inf if self.rho_max is None else self.rho_max)
-            self.rho.copy_(torch.where(not_improved, grown, self.rho))
-        self.constraint.copy_(constraint)
+        self._step(*(means if self.per_class else means.mean(dim=1, keepdim=True).expand_as(means)))
 
 
 class CALSAuto(CALSALM, AutoMargin):

@@ -1,17 +1,16 @@
-import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from calibrant import tensors
-from calibrant.checks import in_range, whole
+from calibrant.checks import in_range
 from calibrant.errors import lookup
-from calibrant.losses.base import AdaptiveLoss, reduce_finite, with_gradient
-from calibrant.losses.cals import SAFEGUARD
+from calibrant.losses.base import number_of_classes, reduce_finite, with_gradient
+from calibrant.losses.lagrangian import SAFEGUARD, AugmentedLagrangian
 from calibrant.losses.neighbours import Border, check_pixels, check_window, neighbours
 from calibrant.losses.penalties import PENALTIES
-from calibrant.losses.targets import Batch, Options, batch, with_options
+from calibrant.losses.targets import Batch, Options, batch, with_options, without_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -57,8 +56,7 @@ def crac_loss(
     classes = multipliers.shape[1]
     given = batch(logits, target, num_classes=classes, **options)
     check_pixels(given, options, "CRaC")
-    plain: Options = {**options, "class_weights": None}
-    unweighted = given if given.class_weights is None else batch(logits, target, **plain)
+    unweighted = given if given.class_weights is None else batch(logits, target, **without_weights(options))
 
     def block(images: Batch) -> tuple[Tensor, Tensor]:
         """Values and slopes of some images."""
@@ -76,8 +74,7 @@ def crac_loss(
     with torch.no_grad():  # an eighth of the images at a time bounds temporary memory
         values, slopes = (torch.cat(parts) for parts in zip(*map(block, _split(unweighted)), strict=True))
     extra = with_gradient(given.logits, values, slopes)
-    mass = given.mass
-    return reduce_finite(given.nll() + (extra * mass.squeeze(1) if isinstance(mass, Tensor) else extra), given)
+    return reduce_finite(given.nll() + given.scaled(extra), given)
 
 
 def _split(given: Batch) -> list[Batch]:
@@ -106,7 +103,7 @@ def _check(margin: float, penalty: str, kernel_size: int, border: Border) -> Non
     check_window(kernel_size, border)
 
 
-class CRaC(AdaptiveLoss):
+class CRaC(AugmentedLagrangian):
     r"""Class- and region-adaptive constraints on segmented images (CRaC); see :func:`crac_loss`.
 
     After epoch j, with means over the validation pixels, and h = 0 at pixels of the other region, as in CALS-ALM:
@@ -151,11 +148,6 @@ class CRaC(AdaptiveLoss):
         torch.Size([2, 2])
     """
 
-    learned = ("multipliers", "rho", "constraint")
-    logged = ("multipliers", "rho")
-    multipliers: Tensor
-    rho: Tensor
-    constraint: Tensor
     _sums: Tensor
     _pixels: Tensor
 
@@ -179,24 +171,14 @@ class CRaC(AdaptiveLoss):
         **options: "Unpack[Options]",
     ) -> None:
         super().__init__(**options)
-        self.num_classes = whole("num_classes", num_classes, 2)
-        if self.task != "multiclass" and num_classes != 2:
-            raise ValueError(
-                f'with task="{self.task}" each decision is between two classes: num_classes=2, not {num_classes}'
-            )
+        self.num_classes = number_of_classes(num_classes, self.task)
         _check(margin, penalty, kernel_size, border)
-        self.margin, self.penalty, self.kernel_size = margin, penalty, kernel_size
+        self.margin, self.kernel_size = margin, kernel_size
         self.border: Border = border
-        self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
-        self.rho_max = rho_max if rho_max is None else in_range("rho_max", rho_max, 0, above=True)
-        self.rho_init = in_range("rho_init", rho_init, 0, math.inf if rho_max is None else rho_max, above=True)
-        self.gamma = in_range("gamma", gamma, 1)
-        self.tau = in_range("tau", tau, 0)
-        self.rho_period = whole("rho_period", rho_period, 0)
-        self.multiplier_period = whole("multiplier_period", multiplier_period, 1)
         self.region_means = bool(region_means)
-        for name, value in (("multipliers", multiplier_init), ("rho", rho_init), ("constraint", 0.0)):
-            self.register_buffer(name, torch.full((2, num_classes), float(value), dtype=torch.float32))
+        self.multiplier_init = in_range("multiplier_init", multiplier_init, *SAFEGUARD)
+        self.register_buffer("multipliers", torch.full((2, num_classes), float(multiplier_init), dtype=torch.float32))
+        self._set_up(penalty, rho_init, gamma, tau, rho_period, rho_max, multiplier_period)
         self._forget()
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -243,14 +225,7 @@ class CRaC(AdaptiveLoss):
             everywhere = pixels.sum()
             derivative = (sums[0] + (everywhere - pixels) * before) / everywhere
             constraint = sums[1] / everywhere
-        constraint = constraint.to(self.constraint)
-        epoch = int(self.epoch) + 1
-        if epoch % self.multiplier_period == 0:
-            self.multipliers.copy_(derivative.clamp(*SAFEGUARD))
-        if epoch > 1 and self.rho_period and epoch % self.rho_period == 0:
-            grown = (self.gamma * self.rho).clamp(max=math.inf if self.rho_max is None else self.rho_max)
-            self.rho.copy_(torch.where(constraint > self.tau * self.constraint, grown, self.rho))
-        self.constraint.copy_(constraint)
+        self._step(derivative.to(self.multipliers), constraint.to(self.constraint))
 
     def summary(self) -> str:
         """The mean multipliers."""

@@ -53,11 +53,7 @@ def mmce_loss(
     r = log_s.gather(1, prediction.unsqueeze(1)).squeeze(1).exp()
     correct = given.probability_of(prediction)
     penalty = _mmce(r, correct, given.kept, weighted=weighted, form=form, width=width)
-    mass = given.mass
-    values = weight * penalty - given.expected(log_s)
-    if isinstance(mass, Tensor):
-        values = weight * penalty * mass.squeeze(1) - given.expected(log_s)
-    return given.reduce(values)
+    return given.reduce(given.scaled(weight * penalty) - given.expected(log_s))
 
 
 def _check(weight: float, form: Form, width: float) -> None:

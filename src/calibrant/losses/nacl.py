@@ -6,7 +6,7 @@ from torch.nn import functional
 from calibrant.checks import in_range, one_of
 from calibrant.losses.base import Loss, reduce_finite
 from calibrant.losses.neighbours import Border, check_pixels, check_window, neighbours
-from calibrant.losses.targets import Options, batch, with_options
+from calibrant.losses.targets import Options, batch, with_options, without_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,13 +44,11 @@ def nacl_loss(
     _check(weight, kernel_size, norm, border)
     given = batch(logits, target, **options)
     check_pixels(given, options, "NACL")
-    plain: Options = {**options, "class_weights": None}
-    unweighted = given if given.class_weights is None else batch(logits, target, **plain)
+    unweighted = given if given.class_weights is None else batch(logits, target, **without_weights(options))
     shares = neighbours(unweighted, kernel_size, border, options).shares
     distance = functional.l1_loss if norm == "l1" else functional.mse_loss
     penalty = distance(given.logits, shares, reduction="none").mean(dim=1)
-    mass = given.mass
-    return reduce_finite(given.nll() + weight * (penalty * mass.squeeze(1) if isinstance(mass, Tensor) else penalty), given)
+    return reduce_finite(given.nll() + weight * given.scaled(penalty), given)
 
 
 def _check(weight: float, kernel_size: int, norm: Norm, border: Border) -> None:

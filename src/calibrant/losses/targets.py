@@ -43,6 +43,11 @@ OPTIONS: Options = {"ignore_index": -100, "reduction": "mean", "class_weights": 
 with_options = with_shared(Options, OPTIONS)
 
 
+def without_weights(options: Options) -> Options:
+    """The same options without class weights."""
+    return {**options, "class_weights": None}
+
+
 class Batch(NamedTuple):
     r"""Checked logits and targets of a loss.
 
@@ -72,6 +77,10 @@ class Batch(NamedTuple):
     def mass(self) -> Tensor | float:
         r""":math:`\sum_k q_k w_k` of each sample, with the class dimension kept; 1 for hard labels, weighted at the end."""
         return self.target.sum(dim=1, keepdim=True) if self.soft else 1.0
+
+    def scaled(self, values: Tensor) -> Tensor:
+        """A term that does not depend on labels, in proportion to the weight that soft targets give a sample."""
+        return values * self.target.sum(dim=1) if self.soft else values
 
     def expected(self, values: Tensor) -> Tensor:
         """The expected loss of each sample, from the loss for each possible label: ``values``, ``(N, K, *spatial)``."""
