@@ -6,6 +6,7 @@ from typing import Any, Final
 from calibrant import __version__
 from calibrant.audit.record import Audit
 from calibrant.extras import require
+from calibrant.metrics.panel import markdown_table
 from calibrant.metrics.table import Measure
 
 #: Measures in a card.
@@ -42,11 +43,11 @@ def card(audit: Audit, *, dataset: str, task: str, figure: str) -> str:
     index = {"model-index": [{"name": audit.name, "results": [result]}]}
     metadata = require("yaml", "a model card").safe_dump(index, sort_keys=False, allow_unicode=True)
     level = next(iter(audit.intervals.values())).level
-    rows = [f"| metric | value, {100 * level:.0f}% interval | how |", "|---|---|---|"]
-    rows += [f"| {record.label} | {audit.text(record)} | {audit.how.get(record.key, '')} |" for record in records]
+    rows = [[record.label, audit.text(record), audit.how.get(record.key, "")] for record in records]
+    table = markdown_table(["metric", f"value, {100 * level:.0f}% interval", "how"], rows)
     what = "pixels" if audit.dense else "samples"
     measured = f"Measured on {audit.samples:,} {what} of {dataset} with calibrant {__version__}."
-    parts = ["## Calibration", audit.verdict, "\n".join(rows), f"![Reliability diagram]({figure})", measured]
+    parts = ["## Calibration", audit.verdict, table, f"![Reliability diagram]({figure})", measured]
     return f"---\n{metadata}---\n\n" + "\n\n".join(parts) + "\n"
 
 

@@ -253,6 +253,13 @@ def html_table(columns: Iterable[str], rows: Iterable[Iterable[str]], caption: s
     return f"<table>{top}<thead>{line(columns, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def markdown_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table for READMEs."""
+    columns = list(columns)
+    lines = ["| " + " | ".join(line) + " |" for line in (columns, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
+
+
 def class_groups(counts: Sequence[int], head: int = 100, tail: int = 20) -> dict[str, list[int]]:
     """Classes by their number of training samples: head (more than 100), medium (20 to 100), tail (fewer than 20).
 

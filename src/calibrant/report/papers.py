@@ -16,6 +16,7 @@ import torch
 from calibrant.errors import lookup
 from calibrant.files import replacing
 from calibrant.losses import METHODS
+from calibrant.metrics.panel import markdown_table
 from calibrant.metrics.table import FUNCTIONS, measure
 from calibrant.plots import ROC, BinCurves, FocalShapes, MetricPath, PenaltyShapes, ReliabilityDiagram
 from calibrant.plots.base import close_all
@@ -421,10 +422,9 @@ def _markdown(found: Collected, values: Mapping[str, Mapping[tuple[str, Stage], 
     columns = [column for column in next(iter(values.values())) if any(row[column] for row in values.values())]
     heads = [measure(key).label + (", post T" if stage == "after" else "") for key, stage in columns]
     after = any(stage == "after" for _, stage in columns)
-    lines = ["| method | " + " | ".join([*heads, *(["T"] if after else [])]) + " |"]
-    lines.append("|---" * (1 + len(heads) + after) + "|")
+    rows = []
     for name, row in values.items():
-        entries = []
+        entries = [name]
         for key, stage in columns:
             own, record = row[key, stage], measure(key)
             text = record.text(statistics.mean(own)) if own else "-"
@@ -432,8 +432,8 @@ def _markdown(found: Collected, values: Mapping[str, Mapping[tuple[str, Stage], 
         if after:
             scaled = [source.run.result.temperature for source in found.methods[name] if source.run is not None]
             entries.append(f"{statistics.mean(scaled):.2f}" if scaled else "-")
-        lines.append(f"| {name} | " + " | ".join(entries) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append(entries)
+    return markdown_table(["method", *heads, *(["T"] if after else [])], rows) + "\n"
 
 
 #: How figures and tables are drawn: functions of what a report collected, which return None if data are missing.

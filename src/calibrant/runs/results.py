@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from calibrant.audit import Audit
 from calibrant.audit.tables import measures_table
 from calibrant.errors import InputError
-from calibrant.metrics.panel import html_table
+from calibrant.metrics.panel import html_table, markdown_table
 from calibrant.metrics.table import measure
 from calibrant.posthoc.temperature import Criterion
 from calibrant.records import from_plain, to_plain
@@ -112,9 +112,7 @@ class RunResult:
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        columns, rows = self.cells()
-        lines = [columns, ["---"] * len(columns), *rows]
-        return "\n".join([self._title(), "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+        return f"{self._title()}\n\n{markdown_table(*self.cells())}\n"
 
     def _repr_html_(self) -> str:
         return html_table(*self.cells(), self._title())

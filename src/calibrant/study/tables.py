@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from calibrant.audit.tables import plain_table
 from calibrant.extras import require
-from calibrant.metrics.panel import html_table
+from calibrant.metrics.panel import html_table, markdown_table
 from calibrant.metrics.table import measure
 from calibrant.runs import STAGES, Stage, StudyResult, Summary
 from calibrant.runs.results import other_criterion
@@ -146,12 +146,10 @@ class StudyTable:
 
     def markdown(self) -> str:
         """For a README: best bold, second in italics."""
-        columns = [column.title for column in self.columns()]
-        lines = [self.title, "", "| method | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
         styles = {0: "{}", 1: "**{}**", 2: "*{}*"}
-        for row, entries in zip(self.rows, self.entries(styles), strict=True):
-            lines.append(f"| {row.method} | " + " | ".join(entries) + " |")
-        return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
+        rows = [[row.method, *entries] for row, entries in zip(self.rows, self.entries(styles), strict=True)]
+        table = markdown_table(["method", *(column.title for column in self.columns())], rows)
+        return "\n\n".join(filter(None, [self.title, table, self.note])) + "\n"
 
     def latex(self) -> str:
         """For a paper, with the package booktabs: best bold, second underlined."""
