@@ -5,12 +5,19 @@ READY := .venv/.ready
 # Installed without byte code, which the first import writes; a shell that forbids it would make each process compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test setup lint bench
+# What the site is made of: it is built again only if something has changed.
+SITE := mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell find docs examples src studies website -type f -not -name '*.pyc')
+
+# Those that methods are ranked by, in the order of the tables.
+STUDIES := digits digits-lt fashion-mnist-lt
+
+.PHONY: demo test setup lint bench docs docs-serve leaderboard
 
 demo: $(READY)
 	$(BIN)/calibrant compare digits-lt --losses ce ls fl mbls cals-alm adafocal --seeds 3 --report
 
-test: lint
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 --output-sync lint docs
 	$(BIN)/pytest
 
 setup: $(READY)
@@ -20,6 +27,19 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: site/index.html
+	@echo "The site is in site/index.html"
+
+site/index.html: $(READY) $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+docs-serve: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+leaderboard: $(READY)
+	$(BIN)/calibrant leaderboard $(STUDIES:%=studies/%) --into studies/README.md
+	$(BIN)/calibrant leaderboard $(STUDIES:%=studies/%) --into README.md --top 8
+
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_losses.py
 	$(BIN)/python benchmarks/bench_metrics.py
@@ -28,10 +48,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_texts.py
 	$(BIN)/python benchmarks/bench_start.py
 	$(BIN)/python benchmarks/bench_threads.py
+	$(BIN)/python benchmarks/bench_epochs.py
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Development needs Python 3.11 or newer; choose one with: make PYTHON=python3.12")'
 	@echo "Setting up .venv: a few minutes and about 6 GB, mostly PyTorch."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,vision,hf,ray,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,vision,hf,ray,tune,docs,dev]'
 	@touch $@

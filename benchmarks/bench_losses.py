@@ -4,6 +4,8 @@
 
 Time is forward + backward, the median over repeats in which all losses take turns, so that what else the machine does falls
 on all of them. Memory is the peak of what is allocated during forward + backward, beyond the logits, as a multiple of them.
+
+Then, for adaptive losses, what observing the logits once and adapting takes, as a multiple of CALS-ALM's.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from calibrant.losses import METHODS, create
 from measuring import Step, environment, medians, peak_memory
 
 SHAPES = [(1024, 1000), (4, 21, 256, 256)]
+OBSERVING = "observe + adapt"
 #: The most that a loss may cost, by (key, mode).
 LIMITS = {
     ("mbls", "eager"): 3.0,
@@ -39,6 +42,7 @@ LIMITS = {
     ("avuc", "eager"): 5.0,  # entropies and confidences
     ("esd", "eager"): 8.0,  # a sort
     ("sbece", "eager"): 8.0,  # 15 bins for each sample
+    ("cals-auto", OBSERVING): 1.1,
 }
 MEMORY_LIMIT = 4.0
 #: Those with a limit for every shape; the others' holds for pixels.
@@ -84,9 +88,34 @@ def measure(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[
     return [{"shape": list(shape), **row} for row in rows]
 
 
+def measure_observing(shape: tuple[int, ...], keys: list[str], repeats: int) -> list[dict[str, Any]]:
+    """What observing a batch and adapting costs."""
+    torch.manual_seed(0)
+    logits, target = 5 * torch.randn(shape), torch.randint(shape[1], (shape[0], *shape[2:]))
+
+    def step_of(key: str) -> Step:
+        loss = create(key, num_classes=shape[1])
+
+        def run() -> None:
+            loss.observe(logits, target)  # type: ignore[operator]
+            loss.adapt()  # type: ignore[operator]
+
+        return run
+
+    adaptive = {*(key for key in keys if METHODS[key].adaptive and (len(shape) > 2 or not METHODS[key].dense)), "cals-alm"}
+    seconds = medians({key: step_of(key) for key in METHODS if key in adaptive}, repeats, f"{shape}, observing")
+    base = seconds["cals-alm"]
+    return [
+        {"shape": list(shape), "loss": key, "mode": OBSERVING, "milliseconds": 1e3 * value, "ratio": value / base}
+        | {"limit": LIMITS.get((key, OBSERVING)), "memory": None}
+        for key, value in seconds.items()
+    ]
+
+
 def show(rows: list[dict[str, Any]]) -> None:
     for shape in SHAPES:
-        table = Table("loss", "mode", "ms", "x cross_entropy", "at most", "memory, x logits", title=f"logits {shape}")
+        columns = ("loss", "mode", "ms", "x cross_entropy, or x cals-alm", "at most", "memory, x logits")
+        table = Table(*columns, title=f"logits {shape}")
         for row in rows:
             if tuple(row["shape"]) != shape:
                 continue
@@ -114,7 +143,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(METHODS), metavar="LOSS", help="these only")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    rows = [row for shape in SHAPES for row in measure(shape, arguments.only or list(METHODS), arguments.repeats)]
+    keys = arguments.only or list(METHODS)
+    rows = [row for shape in SHAPES for row in measure(shape, keys, arguments.repeats)]
+    rows += [row for shape in SHAPES for row in measure_observing(shape, keys, arguments.repeats)]
     show(rows)
     path = arguments.json or (None if arguments.only else Path(__file__).parent / "losses.json")
     if path is None:

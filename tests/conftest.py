@@ -2,6 +2,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 # Some machines announce AMX but cannot run it, and bfloat16 products die there; it has to be said before torch is loaded.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -20,10 +21,17 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _few_resamples() -> None:
+    """Most of the time of a small run goes into its intervals, which have tests of their own."""
+    if find_spec("lightning"):
+        importlib.import_module("calibrant.train.fit").RESAMPLES = 20
+
+
 @pytest.fixture
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that train many networks, and are not about intervals."""
-    monkeypatch.setattr(importlib.import_module("calibrant.train.fit"), "RESAMPLES", 10)
+def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of a study need not import everything again; for tests that are not about how they start."""
+    monkeypatch.setattr("calibrant.study.launchers.START", "fork")
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,12 @@
 """Several processes for a test, forked so that they need not import everything again."""
 
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
+
+from calibrant.cli import main
 
 
 def run_as_ranks(code: str, folder: Path, world: int = 2) -> list[int]:
@@ -23,3 +26,19 @@ def run_as_ranks(code: str, folder: Path, world: int = 2) -> list[int]:
                 os._exit(status)
         children.append(child)
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def started(*command: str) -> int:
+    """A process that runs a command, forked so that it need not import everything again; what it says goes to a file."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
+        sys.stderr = Path("said").open("w", buffering=1)  # noqa: SIM115
+        os.dup2(sys.stderr.fileno(), 2)
+        code = 1
+        try:
+            code = main(list(command))
+        finally:
+            os._exit(code)
+    return child

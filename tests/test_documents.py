@@ -7,6 +7,7 @@ import io
 import re
 import shlex
 import subprocess
+import textwrap
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,7 @@ from calibrant.recipes import Recipe
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-DOCUMENTS += sorted((ROOT / "studies").glob("*/README.md"))
+DOCUMENTS += sorted((ROOT / "studies").rglob("README.md"))
 PRINTED = re.compile(r"^print\(.*\)  # (-?\d[\d.]*\d|\d)\b")
 #: An image of one pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC")
@@ -32,7 +33,9 @@ every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path:
 
 
 def blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    """Code of a document, also where it is indented, as in tabs."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(code) for _, code in found]
 
 
 def surroundings() -> dict[str, object]:
@@ -109,8 +112,13 @@ def prepare() -> None:
         Path(name).with_suffix(".csv").write_text(f",logit_a,logit_b,logit_c,logit_d,logit_e,label\n{table}\n")
 
 
+def fewer_seeds(words: list[str]) -> list[str]:
+    """The command with one seed: more are more of the same."""
+    place = words.index("--seeds") if "--seeds" in words else None
+    return words if place is None else [*words[: place + 1], "1", *words[place + 2 :]]
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("_few_resamples")
 @every_document
 def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Targets are known to make, scripts are there and know their options; calibrant's own commands run."""
@@ -126,24 +134,25 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
             case ["python", script, *options]:
                 source = (ROOT / script).read_text()
                 assert all(f'"{option}"' in source for option in options if option.startswith("--")), command
-            case ["pip", "install", "." | "calibrant[ray]" | "calibrant[hf]"]:
+            case ["pip", "install", "." | ".[train]" | ".[ray]" | ".[hf]"]:
                 pass
             case ["calibrant", name]:  # a mention
                 assert name in COMMANDS
-            case ["calibrant", "train" | "compare", recipe, *arguments] if (
-                not recipe.startswith("digits") or document.parent.parent.name == "studies"
-            ):
+            case ["calibrant", "train" | "compare", recipe, *arguments] if not recipe.startswith(
+                "digits"
+            ) or document.is_relative_to(ROOT / "studies"):
                 own, fields = split_fields(command[1:])  # its data is not at hand, or it takes hours
                 parser = import_module(f"calibrant.cli.{own[0]}").parser()
                 parser.parse_args(own[1:])
                 assert own[1] == recipe
                 assert arguments
                 Recipe.load(recipe, **parse(fields)).check()
-            case ["calibrant", "train" | "compare", *_]:
+            case ["calibrant", "train" | "compare" | "tune", *_]:
                 small = ["--epochs", "1", "--data.limit", "150", "--quiet"]
-                small += ["--jobs", "1"] if command[1] == "compare" else []  # starting processes takes longer
+                small += ["--jobs", "1"] if command[1] != "train" else []  # starting processes takes longer
+                small += ["--trials", "2"] if command[1] == "tune" else []
                 with contextlib.redirect_stdout(io.StringIO()):
-                    assert calibrant([*command[1:], *small]) == 0, command
+                    assert calibrant([*fewer_seeds(command[1:]), *small]) == 0, command
             case ["calibrant", *arguments]:
                 with contextlib.redirect_stdout(io.StringIO()):
                     assert calibrant(arguments) == 0, command
@@ -153,8 +162,14 @@ def test_commands_work(document: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @every_document
 def test_links_lead_somewhere(document: Path) -> None:
+    """Pages of gallery and reference are made when the site is built, whose own test follows every link."""
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-        assert "://" in target or (document.parent / target).exists(), target
+        path = (document.parent / target).resolve()
+        if path.is_relative_to(ROOT / "docs/gallery") and path.name != "index.md":
+            name = re.sub(r"(-\d+)?\.(md|html|png)$", ".py", str(path.relative_to(ROOT / "docs/gallery")))
+            assert (ROOT / "examples" / name).exists(), target
+        elif not path.is_relative_to(ROOT / "docs/reference") and not target.startswith("assets/training"):
+            assert "://" in target or path.exists() or path == ROOT / "docs/gallery/index.md", target
 
 
 @pytest.mark.parametrize("key", METHODS)

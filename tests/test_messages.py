@@ -13,7 +13,8 @@ from calibrant.cli import COMMANDS, _module
 from calibrant.cli.console import FLAGS, as_flags
 from calibrant.extras import DISTRIBUTIONS, EXTRAS
 from calibrant.losses import METHODS
-from calibrant.recipes.recipe import Recipe, _flatten
+from calibrant.recipes.fields import flatten
+from calibrant.recipes.recipe import Recipe
 
 SOURCE = Path(__file__).parents[1] / "src" / "calibrant"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -65,7 +66,7 @@ def flags() -> set[str]:
         name for command in COMMANDS for action in _module(command).parser()._actions for name in action.option_strings
     }
     of_methods = {f"--{key}.{name}" for key, method in METHODS.items() for name in inspect.signature(method.loss).parameters}
-    return options | {f"--{path}" for path in _flatten(Recipe().to_dict())} | of_methods | {"--version"}
+    return options | {f"--{path}" for path in flatten(Recipe().to_dict())} | of_methods | {"--version"}
 
 
 def exists(flag: str, known: set[str]) -> bool:

@@ -22,6 +22,10 @@ class MissingDataError(InputError, FileNotFoundError):
     __str__ = Exception.__str__  # not OSError's, which expects an error number first
 
 
+class InUseError(InputError):
+    """Another process is at work there; the same call will succeed once that is done."""
+
+
 class Terminated(SystemExit):
     """SIGTERM was received, as from a scheduler; the exit code says so."""
 
@@ -72,6 +76,7 @@ def lookup(name: str, table: Mapping[str, T], what: str) -> T:
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """A suffix that suggests the known name closest to ``name``, if possible one that begins with it; empty if none is."""
-    close = difflib.get_close_matches(str(name), list(known), n=3)
-    close.sort(key=lambda other: not other.startswith(str(name)))
+    asked, by_lower = str(name).lower(), {other.lower(): other for other in known}
+    close = [by_lower[other] for other in difflib.get_close_matches(asked, by_lower, n=3)]
+    close.sort(key=lambda other: not other.lower().startswith(asked))
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -13,6 +13,7 @@ EXTRAS = {
     "jsonargparse": "",
     "lightning": "train",
     "matplotlib": "",
+    "optuna": "tune",
     "plotly": "",
     "pyarrow": "",
     "ray": "ray",

@@ -8,13 +8,14 @@ import os
 import socket
 import sys
 import tempfile
+import time
 import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, InUseError
 
 if sys.platform != "win32":
     import fcntl
@@ -23,6 +24,8 @@ if sys.platform != "win32":
 HIDDEN: Final = ".calibrant-"
 #: Maximum length of the names that :func:`file_name` makes.
 LONGEST: Final = 150
+#: Seconds to wait for a lock: workers of a killed study hold theirs for a moment longer than it lives.
+PATIENCE = 5.0
 _held: set[Path] = set()
 
 
@@ -56,12 +59,12 @@ def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path``. The lock ends with the process that holds it, however it ends.
 
     Raises:
-        InputError: If another process holds it; ``what`` names what is in use.
+        InUseError: If another process holds it for more than :data:`PATIENCE` seconds; ``what`` names what is in use.
     """
-    place = path.resolve()
+    place, end = path.resolve(), time.monotonic() + PATIENCE
     while True:
         if place in _held:  # by another thread, which the system would not stop
-            raise InputError(f"{what} is in use by this process; wait until it is done")
+            raise InUseError(f"{what} is in use by this process; wait until it is done")
         file = place.open("a+", encoding="utf-8")
         try:
             _lock(file)
@@ -69,8 +72,11 @@ def locked(path: Path, what: str) -> Iterator[None]:
             file.seek(0)
             owner = file.read().strip()
             file.close()
+            if time.monotonic() < end:
+                time.sleep(0.05)
+                continue
             by = f" ({owner})" if owner else ""
-            raise InputError(f"{what} is in use by another process{by}; wait until it is done") from None
+            raise InUseError(f"{what} is in use by another process{by}; wait until it is done") from None
         if place.exists() and os.path.samestat(os.fstat(file.fileno()), place.stat()):
             break
         file.close()  # whoever held it has just removed it

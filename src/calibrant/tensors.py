@@ -102,7 +102,7 @@ def for_training(
             'logits.unsqueeze(0), for a binary network with one output pass task="binary"'
         )
     samples = checked(logits, target, ignore_index, num_classes, labels=finite)
-    if finite:
+    if finite and samples.kept.numel():
         _check_values(samples.logits, samples.kept)
     return samples._replace(logits=at_least_single(samples.logits))
 
@@ -140,14 +140,14 @@ def hidden(tensor: Tensor) -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # noqa: SLF001
 
 
-def blocks(samples: Samples) -> Iterator[Block]:
-    """Split samples into blocks of ``(n, K)`` or ``(n, K, pixels)`` logits that stay in cache.
+def blocks(samples: Samples, most: int = 2**20) -> Iterator[Block]:
+    """Split samples into blocks of ``(n, K)`` or ``(n, K, pixels)`` logits, ``most`` numbers that stay in cache.
 
     Accelerators get large blocks instead, as launching work is what costs there. Logits are at least float32 in each block.
     """
     logits = samples.logits
     size, classes = logits.shape[:2]
-    most = 2**20 if logits.is_cpu else 2**24
+    most = most if logits.is_cpu else 2**24
     pixels = logits.shape[2:].numel()
     whole = max(1, most // max(1, classes * pixels))  # samples or images at a time
     everything = bool(samples.kept.all())
@@ -223,10 +223,11 @@ def _check_labels(target: Tensor, classes: int) -> None:
 
 def _check_values(logits: Tensor, kept: Tensor) -> None:
     """Refuse logits that are not finite, or probabilities as far as a few rows tell; waits for the device once."""
-    wrong = (~logits.isfinite().all(dim=1) & kept).sum()
+    finite = torch.stack(torch.aminmax(logits.detach())).isfinite().all()  # in one pass; NaN propagates
     few, own = corner(logits.detach(), 2), corner(kept, 1)
     alike = ((few.amin(dim=1) >= 0) & (off_one(few) <= rounding(few)) | ~own).all() & own.any()
-    broken, probabilities = torch.stack([wrong, alike.to(wrong)]).tolist()
+    whole, probabilities = torch.stack([finite, alike]).tolist()
+    broken = 0 if whole else int((~logits.isfinite().all(dim=1) & kept).sum())
     if broken:
         raise ValueError(
             f"logits must be finite, but {broken} of {int(kept.sum())} samples have a NaN or infinite logit; "

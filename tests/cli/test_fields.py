@@ -7,7 +7,8 @@ import pytest
 
 from calibrant.cli import main, split_fields
 from calibrant.cli.console import as_flags
-from calibrant.cli.fields import parse, split, value
+from calibrant.cli.fields import parse, split
+from calibrant.recipes.fields import parse_value
 
 
 @pytest.mark.parametrize(
@@ -32,18 +33,20 @@ from calibrant.cli.fields import parse, split, value
         ("timm:resnet18", "timm:resnet18"),
         ("'3'", "3"),
         ('"1e-3"', "1e-3"),
+        ("2:20", "2:20"),  # 140 to YAML
+        ("1:00:00:00", "1:00:00:00"),
         ("[unclosed", "[unclosed"),
         ("data/some file.npz", "data/some file.npz"),
     ],
 )
 def test_values(text: str, expected: Any) -> None:
-    found = value(text)
+    found = parse_value(text)
     assert found == expected
     assert type(found) is type(expected)
 
 
 def test_not_a_number_is_one() -> None:
-    assert math.isnan(value("nan"))
+    assert math.isnan(parse_value("nan"))
 
 
 @pytest.mark.parametrize(
@@ -101,11 +104,11 @@ def test_python_arguments_become_flags(message: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["calibrate", "val.npz"], "calibrate needs TEST (predictions to measure on"),
+        (["calibrate", "val.npz"], "calibrate needs TEST (predictions to evaluate on"),
         (["calibrate"], "calibrate needs VALIDATION (predictions to fit on"),
         (["apply", "calibrator", "p.npz"], "apply needs --out FILE (the file to write"),
         (["train"], "train needs RECIPE (name of"),
-        (["ood"], "ood needs RUN (run folders); see calibrant ood --help"),
+        (["ood"], "ood needs RUN (run folders) and --ood NAME (OOD data, by name or path); see calibrant ood"),
         (
             ["evaluate", "p.npz", "--num-bin", "3"],
             "evaluate has no option --num-bin; did you mean --num-bins? See",
@@ -119,7 +122,7 @@ def test_python_arguments_become_flags(message: str, expected: str) -> None:
         (["list", "losses", "b"], "list does not expect b"),
         (["comapre"], "there is no command 'comapre'; did you mean compare? See calibrant --help"),
         (["zzz"], "there is no command 'zzz'; commands are train, compare"),
-        ([], "a command is missing: train, compare, evaluate"),
+        ([], "a command is missing: train, compare, tune"),
     ],
 )
 def test_wrong_usage_in_plain_words(capsys, arguments: list[str], said: str) -> None:
@@ -129,3 +132,26 @@ def test_wrong_usage_in_plain_words(capsys, arguments: list[str], said: str) -> 
     text = capsys.readouterr().err
     assert text.startswith(f"calibrant: {said}")
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tune", "digits", "--space", "epochs=1..2", "--space", "seed=1,2"], "--space is given twice; put all its values"),
+        (["compare", "digits", "--seeds", "7", "--seeds=8"], "--seeds is given twice; put all its values after one --seeds"),
+        (["evaluate", "p.npz", "--columns", "a", "--columns", "b"], "--columns is given twice"),
+        (["tune", "digits", "--trial", "2"], "tune has no option --trial; did you mean --trials?"),
+        (["compare", "digits", "--metric", "ece"], "compare has no option --metric; did you mean --metrics?"),
+        (["train", "digits", "--epoch", "3"], "recipe digits: epoch is not a field of a recipe; did you mean --epochs?"),
+        (["train", "digits", "--loss", "mbls", "--loss.margn", "3"], "loss.margn is not known; allowed are loss.margin"),
+        (["train", "digits", "--loss", "mbls", "--loss.margin", "2:20"], "loss mbls: margin must be a number, got str"),
+        (["train", "digits", "--loss", "MBLS"], "loss.name must be one of"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_done(capsys, arguments: list[str], said: str) -> None:
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert said in text
+    assert text.count("\n") == 1
+    assert "MBLS" not in arguments or "did you mean 'mbls'?" in text
+    assert "--loss.margn" not in arguments or "did you mean 'loss.margin'?" in text

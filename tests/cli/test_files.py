@@ -238,6 +238,42 @@ def test_auto_leaves_a_calibrated_network_alone(here: Path, capsys) -> None:
     assert ("best: none" in text) == (min(scores, key=scores.get) == "none")
 
 
+@pytest.mark.usefixtures("here")
+def test_labels_beside_npy_files(capsys) -> None:
+    for name, seed in (("a", 0), ("c", 1)):
+        logits, target = data(seed=seed)
+        np.save(f"{name}.npy", logits)
+        np.save(f"{name}_y.npy", target)
+    assert run("evaluate", "a.npy", "a_y.npy", "--logits") == 2
+    assert "a.npy has no labels: pass --label with the .npy that holds them" in capsys.readouterr().err
+    assert run("evaluate", "a_y.npy") == 2
+    assert "a_y.npy holds one integer per sample, like labels; name the scores first, and pass --label a_y.npy" in (
+        capsys.readouterr().err
+    )
+    assert run("calibrate", "a.npy", "c.npy", "--logits", "--label", "a_y.npy") == 2
+    assert (
+        "a.npy and c.npy would both take their labels from a_y.npy; name those of the test predictions with --test-label"
+        in (" ".join(capsys.readouterr().err.split()))
+    )
+    assert run("calibrate", "a.npy", "c.npy", "--logits", "--label", "a_y.npy", "--test-label", "c_y.npy") == 0
+    assert "labels in c_y.npy" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_rounded_probabilities_are_calibrated(capsys) -> None:
+    for name, seed in (("v.csv", 0), ("t.csv", 1)):
+        logits, target = data(seed=seed)
+        probs = np.exp(3 * logits - np.logaddexp.reduce(3 * logits, axis=1, keepdims=True)).round(4)
+        assert (probs == 0).any()
+        pd.DataFrame(probs, columns=[f"prob_{k}" for k in range(K)]).assign(label=target).to_csv(name, index=False)
+    assert run("calibrate", "v.csv", "t.csv", "--method", "all", "--out", "fitted") == 0
+    said = capsys.readouterr().out
+    assert "v.csv: probabilities are rounded to 4 decimals; zeros are read as 0.00005" in said
+    assert "inf" not in said
+    assert run("apply", "fitted/temperature", "t.csv", "--out", "applied.csv") == 0
+    assert pd.read_csv("applied.csv").iloc[:, :K].to_numpy().min() > 1e-6
+
+
 def test_fitting_and_measuring_on_the_same_data_has_to_be_asked_for(here: Path, capsys) -> None:
     save("v.npz")
     save("copy.npz")
@@ -643,7 +679,7 @@ def test_large_files_are_read_in_parts(here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("here", "_few_resamples")
+@pytest.mark.usefixtures("here")
 def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     if command == "report":  # drawing takes a while, and is tested elsewhere
@@ -661,8 +697,8 @@ def test_examples_of_the_help_work(command: str, capsys, monkeypatch: pytest.Mon
         if words[0] == "python":
             subprocess.run([sys.executable, *words[1:]], check=True)
         else:
-            small = ["--data.limit", "100", "--epochs", "2"] if words[1] in ("train", "compare") else []
-            small += ["--jobs", "1"] if words[1] == "compare" else []  # starting processes takes longer
+            small = ["--data.limit", "100", "--epochs", "2"] if words[1] in ("train", "compare", "tune") else []
+            small += ["--jobs", "1"] if words[1] in ("compare", "tune") else []  # starting processes takes longer
             assert run(*words[1:], *small) == 0
 
 

@@ -15,6 +15,7 @@ from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder
 from calibrant.train import fit
 from calibrant.train.engine import Module
+from processes import started
 
 SAID = "calibrant: interrupted; run the same command again to resume\n"
 COMMAND = ["train", "digits", "--data.limit", "60", "--epochs", "100000", "--quiet", "--out", "run"]
@@ -24,22 +25,6 @@ COMMAND = ["train", "digits", "--data.limit", "60", "--epochs", "100000", "--qui
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def started(*command: str) -> int:
-    """A process that runs a command, forked so that it need not import everything again; what it says goes to a file."""
-    child = os.fork()
-    if not child:
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background of a shell
-        sys.stderr = Path("said").open("w", buffering=1)  # noqa: SIM115
-        os.dup2(sys.stderr.fileno(), 2)
-        code = 1
-        try:
-            code = main(list(command))
-        finally:
-            os._exit(code)
-    return child
 
 
 def ended(child: int, *until: str, number: signal.Signals, group: bool = False) -> int:
@@ -66,7 +51,7 @@ def test_a_signal_ends_training_with_a_sentence(number: signal.Signals, until: s
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("here", "_forked_workers")
 def test_a_signal_ends_a_study_and_its_processes() -> None:
     """Ctrl-C reaches all processes of a terminal."""
     command = ["compare", "digits", "--losses", "ce", "ls", "--seeds", "1", "--epochs", "100000", "--data.limit", "60"]

@@ -45,7 +45,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EXPECTED = [
-    "digits", "digits-lt", "fashion-mnist", "fashion-mnist-lt", "cifar10-lt-resnet32", "tiny-imagenet-resnet50",
+    "digits", "digits-lt", "fashion-mnist", "fashion-mnist-lt", "cifar10-resnet20", "cifar10-lt-resnet32",
+    "tiny-imagenet-resnet50",
     *(f"{data}-{net}" for data in ("cifar10", "cifar100") for net in ("resnet50", "resnet110", "wrn26-10", "densenet121")),
     *(f"{data}-{net}" for data in ("imagenet", "imagenet-lt") for net in ("resnet50", "swinv2t")),
     "imagenet-resnet50-adafocal", "newsgroups20", "newsgroups20-cals", "voc2012-deeplabv3", "camvid-deeplabv3",

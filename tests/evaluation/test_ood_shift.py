@@ -168,7 +168,6 @@ def test_a_report_compares_what_all_runs_have(run: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ood", "RUN"], "no OOD data given: pass --ood noise"),
         (["ood", "RUN", "--ood", "nowhere"], "'nowhere' is not one of mnist"),
         (["ood", "RUN", "--ood", "svhn", "--data.root", "."], "pass --data.download to download it"),
         (["ood", "RUN", "--ood", "fog:9"], "from fog:1 to fog:5"),

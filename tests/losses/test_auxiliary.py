@@ -47,8 +47,10 @@ def test_the_base_brings_its_options(key: str) -> None:
         losses.create(key, base=losses.CALSALM(4))
     with pytest.raises(TypeError, match=r'base must be the key of a loss, such as "ce", or a loss, got BCELoss'):
         losses.create(key, base=torch.nn.BCELoss())
-    with pytest.raises(ValueError, match="key must be one of"):
+    with pytest.raises(ValueError, match="base must be one of"):
         losses.create(key, base="cross")
+    with pytest.raises(TypeError, match=r"base must be the key of a loss or a loss, not its class: pass MbLS\(\)"):
+        losses.create(key, base=losses.MbLS)
 
 
 @every_penalty

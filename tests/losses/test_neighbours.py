@@ -5,6 +5,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from calibrant.functional import crac_loss
 from calibrant.losses import METHODS, AdaptiveLoss, CRaC, Loss, create
 from calibrant.losses.neighbours import neighbours
 from calibrant.losses.targets import batch
+from processes import run_as_ranks
 
 K = 4
 
@@ -220,6 +222,41 @@ def test_crac_learns_the_same_in_any_batches_and_after_a_restart(options: dict) 
     assert sorted(whole.state_dict()) == ["constraint", "epoch", "multipliers", "rho"]
     assert (whole.rho > 0.1).any()
     assert "on boundaries" in whole.summary()
+
+
+PROCESS = """
+import sys
+import torch
+import torch.distributed as dist
+from calibrant.losses import CRaC
+from test_neighbours import DISTRIBUTED, K, data
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+for number, options in enumerate(DISTRIBUTED):
+    loss = CRaC(K, **options)
+    for epoch in range(6):
+        torch.manual_seed(epoch)
+        logits, target = data(6, 5, n=6, dtype=torch.float32)
+        cut = [2, 6, 0, 1, 5, 3][epoch]  # uneven; in epochs 1 and 2 one process has no images at all
+        part = slice(cut) if rank == 0 else slice(cut, None)
+        if len(target[part]):
+            loss.observe((epoch + 1) * logits[part], target[part])
+        loss.adapt()
+    torch.save(loss.state_dict(), f"{folder}/{number}-{rank}.pt")
+dist.destroy_process_group()
+"""
+DISTRIBUTED: list[dict] = [{"rho_period": 2}, {"penalty": "p2", "region_means": True, "rho_period": 1}]
+
+
+def test_two_processes_learn_what_one_learns_from_all(tmp_path: Path) -> None:
+    assert run_as_ranks(PROCESS, tmp_path) == [0, 0]
+    for number, options in enumerate(DISTRIBUTED):
+        alone = epochs(CRaC(K, **options), range(6), 6).state_dict()
+        states = [torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=True) for rank in range(2)]
+        for name, value in alone.items():
+            assert torch.equal(states[0][name], states[1][name]), name
+            torch.testing.assert_close(states[0][name], value, rtol=1e-6, atol=1e-12, msg=name)
 
 
 @pytest.mark.parametrize("region_means", [False, True])

@@ -137,7 +137,7 @@ def test_many_labels_are_as_many_decisions(name: str) -> None:
 
 @pytest.mark.parametrize("task", ["binary", "multilabel"])
 def test_where_a_task_has_no_meaning_a_sentence_says_so(task: str) -> None:
-    with pytest.raises(ValueError, match=f'LogitNorm has no task="{task}": of a single logit, normalising leaves only the'):
+    with pytest.raises(ValueError, match=f'LogitNorm does not support task="{task}": normalising a single logit leaves'):
         create("logitnorm", task=task)
 
 

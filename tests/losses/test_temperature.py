@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from calibrant import losses, posthoc
 from calibrant.losses import CALSALM, AdaptiveLoss, CALSAuto, LabelSmoothing, LabelSmoothingAuto, Loss, MbLS, MbLSAuto
 from calibrant.losses.targets import batch
-from calibrant.losses.temperature import TemperatureSums
+from calibrant.losses.temperature import TemperatureSums, logit_distances
 
 #: With the option that is learned, its usual value, and what it is by default without.
 AUTO = {"mbls-auto": ("margin", 10.0, "mbls"), "cals-auto": ("margin", 10.0, "cals-alm"), "ls-auto": ("alpha", 0.05, "ls")}
@@ -45,6 +45,31 @@ def test_asking_for_auto_builds_the_adaptive_loss() -> None:
     assert float(CALSAuto(3, margin=6).margin) == 6
 
 
+@every_auto
+def test_it_may_adapt_between_forward_and_backward(key: str) -> None:
+    logits, target = overconfident(2.0, n=50)
+    loss, gradients = losses.create(key, num_classes=5), []
+    for adapts in (False, True):
+        given = logits.clone().requires_grad_()
+        value = loss(given, target)
+        if adapts:
+            adapted(loss, logits, target)
+        value.backward()
+        gradients.append(given.grad)
+    torch.testing.assert_close(*gradients)
+
+
+def test_learned_numbers_are_shown_as_short_as_they_are() -> None:
+    assert repr(LabelSmoothing(alpha="auto")) == "LabelSmoothingAuto(alpha=0.05)"
+    assert repr(MbLS(margin="auto")).startswith("MbLSAuto(margin=10.0, ")
+
+
+@pytest.mark.parametrize("wrong", [6.0, "auto", 0, True])
+def test_the_second_argument_of_create_is_the_number_of_classes(wrong: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="num_classes must be"):
+        losses.create("mbls", wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("shape", [(300, 7), (3, 4, 5, 6)], ids=str)
 def test_sums_are_derivatives_of_the_likelihood(shape: tuple[int, ...]) -> None:
     logits = 4 * torch.randn(shape, dtype=torch.float64)
@@ -55,7 +80,8 @@ def test_sums_are_derivatives_of_the_likelihood(shape: tuple[int, ...]) -> None:
     for labels, ignored in ((target, 255), (soft, -100)):
         sums = TemperatureSums()
         for rows, own in zip(logits.split(2), labels.split(2), strict=True):
-            sums.add(batch(rows, own, ignore_index=ignored))
+            for block in batch(rows, own, ignore_index=ignored).blocks():
+                sums.add(block, logit_distances(block.logits))
         (slope,) = torch.autograd.grad(
             cross_entropy(beta * logits, labels, ignore_index=ignored, reduction="sum"), beta, create_graph=True
         )

@@ -55,7 +55,7 @@ def test_how_is_filled_in(record: Measure, result: metrics.PanelResult) -> None:
 
 def test_how_may_mention_other_measures(result: metrics.PanelResult) -> None:
     found = int(metrics.estimators.sweep(result.sorted)[1])
-    assert result.how(MEASURES["sweep_ece"]) == f"{found} equal-mass bins chosen, L1"
+    assert result.how(MEASURES["sweep_ece"]) == f"{found} equal-mass bins (chosen automatically), L1"
     assert result.sweep_bins == found
 
 

@@ -219,6 +219,16 @@ def test_bars_are_means_in_the_units_of_each_measure() -> None:
         assert [bar.get_height() for bar in own.patches] == pytest.approx([scale * mean for mean in (0.25, 0.25, 0.11)])
 
 
+def test_many_methods_stand_below_one_another() -> None:
+    names = [f"method {i}" for i in range(20)]
+    ax = plots.MethodBars(names, {"ece": [[i / 100] for i in range(20)], "nll": [[i / 10] for i in range(20)]}).plot()
+    first, second = (own for own in ax.child_axes if own.patches)
+    assert [label.get_text() for label in first.get_yticklabels()] == names
+    assert [bar.get_width() for bar in first.patches] == pytest.approx(list(range(20)))
+    assert [bar.get_width() for bar in second.patches] == pytest.approx([i / 10 for i in range(20)])
+    assert first.yaxis_inverted()
+
+
 @every_figure
 def test_shows_itself_in_notebooks(name: str) -> None:
     figure = FIGURES[name]()
@@ -281,3 +291,39 @@ def test_multipliers_of_boundaries_and_of_the_inside() -> None:
     assert found.highest == [5.0, 11.0]
     assert found.classes["b, boundary"] == [1.0, 7.0]
     assert found.classes["c, inside"] == [5.0, 11.0]
+
+
+def test_bins_of_equal_mass() -> None:
+    """Their error is the adaptive one, and every bar spans its own bin."""
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(900, 5)
+    target = torch.distributions.Categorical(logits=logits / 2).sample()
+    diagram = plots.ReliabilityDiagram.from_logits(logits, target, binning="mass", num_bins=10)
+    assert all(abs(count - 90) <= 1 for count in diagram.counts)
+    assert diagram.ece == pytest.approx(float(cal.adaptive_ece(logits, target, num_bins=10)), abs=1e-9)
+    assert diagram.label.startswith("AdaECE ")
+    assert diagram.how == "10 equal-mass bins, n = 900"
+    bars = [bar for bar in diagram.plot(counts=False).patches if bar.get_height() and bar.get_facecolor()[3]]
+    assert {round(bar.get_x(), 6) for bar in bars} == {round(edge, 6) for edge in [0, *diagram.edges]}
+    with pytest.raises(ValueError, match="binning must be one of 'width', 'mass'"):
+        plots.ReliabilityDiagram.from_logits(logits, target, binning="equal")
+
+
+def test_the_interval_of_pixels_is_not_called_that_of_the_true_error() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(6, 3, 4, 4)
+    target = torch.distributions.Categorical(logits=logits.movedim(1, -1)).sample()
+    dense = plots.ReliabilityDiagram.from_logits(logits, target, resamples=50)
+    assert dense.resampled
+    assert ", interval " in dense.label
+    flat = plots.ReliabilityDiagram.from_logits(logits.movedim(1, -1).flatten(0, 2), target.flatten(), resamples=50)
+    assert not flat.resampled
+    assert ", true error " in flat.label
+
+
+def test_curves_that_share_axes_are_not_cut_off() -> None:
+    ax = plots.RiskCoverage("low", [0.5, 1.0], [0.0, 0.05], 0.02).plot()
+    plots.RiskCoverage("high", [0.5, 1.0], [0.0, 0.5], 0.2).plot(ax)
+    bottom, top = ax.get_ylim()
+    assert bottom == 0
+    assert top >= 50

@@ -545,6 +545,20 @@ def test_vector_is_at_the_minimum_of_its_objective() -> None:
     assert bias.grad.abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("key", ["vector", "matrix", "dirichlet", "svs", "sms"])
+@pytest.mark.parametrize("gap", [40.0, 1000.0])
+def test_saturated_logits(key: str, gap: float) -> None:
+    """A network that is right in 19 of 20 cases, and so sure that its softmax is 0 or 1 in double precision."""
+    generator = torch.Generator().manual_seed(0)
+    predicted = torch.randint(2, (2000,), generator=generator)
+    logits = torch.zeros(2000, 2)
+    logits[torch.arange(2000), predicted] = gap * (1 + torch.rand(2000, generator=generator))
+    target = torch.where(torch.rand(2000, generator=generator) < 0.05, 1 - predicted, predicted)
+    accuracy = float((predicted == target).float().mean())
+    found = posthoc.create(key).fit(logits, target).predict_proba(logits).amax(dim=1)
+    assert float(found.mean()) == pytest.approx(accuracy, abs=0.01)
+
+
 @pytest.mark.parametrize("method", [posthoc.MatrixScaling, posthoc.DirichletCalibration])
 def test_too_few_samples_for_a_matrix(method) -> None:
     logits, target = sample(50, 10, 2.0)

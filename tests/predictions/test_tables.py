@@ -137,11 +137,62 @@ def test_index_of_a_parquet(tmp_path: Path) -> None:
 def test_rounded_probabilities(tmp_path: Path, decimals: int, tolerance: float) -> None:
     table = frame("").round(decimals).assign(label=TARGET)
     said = check(written(tmp_path / "p.csv", table), tolerance=tolerance)
-    assert (f"rounded to {decimals} decimals and therefore normalised" in said) == (decimals < 4)
+    assert (f"rounded to {decimals} decimals; rows renormalised" in said) == (decimals < 4)
     single = table.astype(dict.fromkeys(NAMES, np.float32))
     assert (f"rounded to {decimals}" in check(written(tmp_path / "p.parquet", single), tolerance=tolerance)) == (
         decimals < 4
     )
+
+
+def test_zeros_of_rounded_probabilities_can_be_lifted(tmp_path: Path) -> None:
+    """Half a unit of the last decimal, before rows are divided by their sums; calibrators need logarithms."""
+    rounded = frame("").round(2)
+    assert (rounded == 0).to_numpy().any()
+    file = open_predictions(written(tmp_path / "p.csv", rounded.assign(label=TARGET)))
+    assert file.read_all()[0].isinf().any()
+    assert file.lift_zeros() == "p.csv: probabilities are rounded to 2 decimals; zeros are read as 0.005"
+    expected = rounded.clip(lower=0.005)
+    expected = expected.div(expected.sum(axis=1), axis=0)
+    np.testing.assert_allclose(file.read_all()[0].softmax(1).numpy(), expected.to_numpy(), atol=1e-7)
+    single = pd.DataFrame({"score": [0.0, 1.0, 0.25] * 20, "label": [0, 1, 1] * 20})
+    file = open_predictions(written(tmp_path / "q.csv", single), kind="probs")
+    file.lift_zeros()
+    assert file.read_all()[0].softmax(1)[:3, 1].tolist() == pytest.approx([0.005, 0.995, 0.25])
+    exact = open_predictions(written(tmp_path / "r.csv", named()))
+    assert exact.lift_zeros() == ""
+
+
+def test_pipelines_of_hugging_face(tmp_path: Path) -> None:
+    """A list of labels and scores, sorted by score, in every line."""
+    lines = []
+    for i, (row, y) in enumerate(zip(PROBS, TARGET, strict=True)):
+        pairs = [{"label": name, "score": score} for name, score in zip(NAMES, row.tolist(), strict=True)]
+        pairs.sort(key=lambda pair: -pair["score"])
+        lines.append(json.dumps({"id": i, "text": "a", "scores": pairs, "label": NAMES[y]}))
+    path = tmp_path / "p.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    file = open_predictions(path)
+    assert file.classes == sorted(NAMES)
+    logits, target = file.read_all()
+    order = [NAMES.index(name) for name in sorted(NAMES)]
+    torch.testing.assert_close(logits.softmax(1).double(), torch.from_numpy(PROBS[:, order]), rtol=0, atol=1e-6)
+    assert [sorted(NAMES)[k] for k in target.tolist()] == [NAMES[y] for y in TARGET]
+    assert "label and score in scores" in file.understood()
+    rewrite(file, tmp_path / "q.jsonl", lambda logits: logits)
+    again = [json.loads(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()]
+    assert again[0].keys() == {"id", "text", "label", "prob_bird", "prob_cat", "prob_dog"}
+    assert open_predictions(tmp_path / "q.jsonl").classes == sorted(NAMES)
+
+
+def test_labels_that_count_from_1(tmp_path: Path) -> None:
+    numbered = pd.DataFrame(PROBS, columns=["p0", "p1", "p2"]).assign(label=TARGET + 1)
+    hint = "labels seem to count from 1: subtract 1, or name the classes after them"
+    with pytest.raises(InputError, match=hint):
+        open_predictions(written(tmp_path / "p.csv", numbered)).read_all()
+    np.savez(tmp_path / "p.npz", probs=PROBS, target=TARGET + 1)
+    with pytest.raises(InputError, match=hint):
+        open_predictions(tmp_path / "p.npz").read_all()
+    check(written(tmp_path / "q.csv", numbered.rename(columns={"p0": "prob_1", "p1": "prob_2", "p2": "prob_3"})))
 
 
 def test_what_rounding_does_not_explain_needs_to_be_told(tmp_path: Path) -> None:

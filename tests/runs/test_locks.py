@@ -5,13 +5,14 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from calibrant.cli import main
 from calibrant.data.places import locate
-from calibrant.errors import InputError
+from calibrant.errors import InputError, InUseError
 from calibrant.files import file_name, locked, write_text
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder
@@ -42,6 +43,12 @@ def holder(folder: Path) -> "subprocess.Popen[str]":
     return process
 
 
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrant.files.PATIENCE", 0.0)
+
+
+@pytest.mark.usefixtures("_impatient")
 def test_the_second_process_is_told_and_a_kill_leaves_no_lock(tmp_path: Path, small: Recipe, capsys) -> None:
     folder = tmp_path / "run"
     first = holder(folder)
@@ -60,6 +67,7 @@ def test_the_second_process_is_told_and_a_kill_leaves_no_lock(tmp_path: Path, sm
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.usefixtures("_impatient")
 def test_what_is_done_with_a_run_is_done_by_one_process(tmp_path: Path, small: Recipe, capsys) -> None:
     folder = tmp_path / "run"
     fit(small, folder, quiet=True)
@@ -72,6 +80,31 @@ def test_what_is_done_with_a_run_is_done_by_one_process(tmp_path: Path, small: R
     finally:
         first.kill()
         first.wait()
+
+
+def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    """The same command again, right after a kill: its workers are still there, but not for long."""
+    first = holder(tmp_path / "run")
+    timer = threading.Timer(0.5, first.kill)
+    timer.start()
+    with RunFolder(tmp_path / "run").claimed():
+        assert not timer.is_alive()
+    first.wait()
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_folder_in_use_may_be_free_another_time(tmp_path: Path, small: Recipe) -> None:
+    study = Study(small, losses=["ce"], seeds=1, out=tmp_path / "study")
+    first = holder(study.jobs[0].folder.path)
+    try:
+        with pytest.raises(InputError, match="is in use by another process"):
+            study.run()
+    finally:
+        first.kill()
+        first.wait()
+    assert study.state.passing == {study.jobs[0].folder}
+    with pytest.raises(InUseError), locked(tmp_path / "lock", "it"), locked(tmp_path / "lock", "it"):
+        pytest.fail("it is held")
 
 
 def test_a_lock_is_that_of_one_thread_and_of_one_file(tmp_path: Path) -> None:

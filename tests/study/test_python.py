@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def test_what_is_saved_is_loaded(study: Study, tmp_path: Path) -> None:
     place = study.folder.path
     saved = study.save(["ece", "smooth_ece"])
     names = {path.name for path in place.iterdir() if path.is_file()}
-    assert names == {"study.json", "table.md", "table.tex", "table.csv", "bars.png"}
+    assert names == {"study.json", "runs.csv", "table.md", "table.tex", "table.csv", "bars.png"}
     assert StudyFolder(place).result() == saved
     again = Study.load(place)
     assert repr(again) == f"Study({str(place)!r}: 6 of 6 runs done)"
@@ -280,3 +281,33 @@ def test_summaries_of_no_common_samples_are_not_compared(study: Study) -> None:
     rows = summarise(jobs, study.state.done)
     assert [row.p_values for row in rows] == [{}, {}]
     assert torch.equal(*(job.folder.open().read_all()[1] for job in study.jobs[:2]))
+
+
+UNGUARDED = """
+from calibrant.study import Study
+Study("digits", losses=["ce"], seeds=2, epochs=1, out="study", **{"data.limit": 30}).run(jobs=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
+    """Its processes would import it, and start the study again."""
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    result = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "put its code under if __name__ ==" in result.stderr.splitlines()[-1]
+    assert result.stderr.count("Traceback") == 1
+
+
+def test_what_came_of_each_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small(tmp_path / "study", losses=["ce"], seeds=2, epochs=1, **{"data.limit": 30}).run()
+    said = capsys.readouterr().err.splitlines()
+    assert [re.sub(r"[\d.]+, accuracy [\d.]+", "x", line) for line in said] == [
+        f"ce, seed {seed}: ECE x ({seed + 1} of 2)" for seed in (0, 1)
+    ]
+
+
+def test_a_study_is_not_put_into_a_search(tmp_path: Path) -> None:
+    (tmp_path / "trials.log").write_text("")
+    with pytest.raises(InputError, match="holds a search; pass another `out`"):
+        small(tmp_path)

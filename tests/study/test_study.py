@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from calibrant.runs import RunFolder, StudyResult, Summary
 from calibrant.study import Study, StudyTable, launchers
 from calibrant.study.jobs import plan
 from calibrant.train import fit
+from processes import started
 
 
 def compare(*arguments: str, out: str = "study") -> int:
@@ -81,7 +81,7 @@ def test_tables_mark_the_best_and_the_second() -> None:
 
 
 def test_equal_entries_share_their_rank() -> None:
-    rows = [row("a", [0.02], [0.9]), row("b", [0.02], [0.9]), row("c", [0.05], [0.9]), row("d", [0.07], [0.9])]
+    rows = [row("a", [0.02], [0.9]), row("b", [0.02 + 1e-9], [0.9]), row("c", [0.05], [0.9]), row("d", [0.07], [0.9])]
     lines = StudyTable(StudyResult("title", "digits", ["ece", "accuracy"], [], rows)).markdown().splitlines()[4:8]
     assert [line.split(" | ")[1] for line in lines] == ["**2.00**", "**2.00**", "*5.00*", "7.00"]
     assert all(line.split(" | ")[2] == "90.00" for line in lines)  # none is better than another
@@ -149,7 +149,7 @@ def test_options_are_set_by_method() -> None:
         (["fl", "ce", "flsd", "cals-alm"], "loss.gamma", "name the loss: fl.gamma, flsd.gamma or cals-alm.gamma"),
         (["ecp", "mbls"], "loss.options.weight", "loss.weight means something else in each of ecp, mbls"),
         (["ce", "ls"], "loss.margin", "none of the losses ce, ls has an option 'margin'"),
-        (["ce", "mbls"], "fl.gamma", "fl.gamma: fl is not one of the losses of the study, ce, mbls"),
+        (["ce", "mbls"], "fl.gamma", "fl.gamma: fl is not one of the losses (ce, mbls)"),
         (["ce", "fl"], "fl.gama", "fl.gama: fl has no option 'gama'; did you mean 'gamma'?"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
@@ -198,7 +198,7 @@ def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
         "sweep_ece_width": cal.sweep_ece(logits, target, binning="width"),
     }
     for key, value in exact.items():  # of which a panel has the order of confidences on a fine grid
-        assert summary["before"][key][1] == pytest.approx(float(value), abs=2e-3), key
+        assert summary["before"][key][1] == pytest.approx(float(value), abs=5e-3), key
     assert summary["before"]["error"][0] == pytest.approx(1 - summary["before"]["accuracy"][0])
     assert (here / "study/bars.png").exists()
 
@@ -302,7 +302,8 @@ def test_other_calibrators(here: Path, capsys) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
-    assert compare("--epochs", "1", "--seeds", "1", *arguments) == 2
+    seeds = [] if "--seeds" in arguments else ["--seeds", "1"]
+    assert compare("--epochs", "1", *seeds, *arguments) == 2
     text = capsys.readouterr().err
     assert re.search(message.replace("?", "[?]"), text), text
     assert "Traceback" not in text
@@ -334,6 +335,7 @@ def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forked_workers")
 def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks are trained on all cores without being asked to."""
     monkeypatch.setattr("calibrant.study.launchers.WORTHWHILE", 0)
@@ -350,7 +352,7 @@ def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPat
         ({"epochs": 1000}, 2, 2),
         ({"epochs": 1000}, 1, 1),
         ({"epochs": 2}, 4, 1),  # done before other processes have started
-        ({"epochs": 1000, "model": "resnet50", "batch_size": 300}, 4, 1),  # one that is not small
+        ({"epochs": 1000, "model": "resnet50", "batch_size": 300}, 4, 3),  # one that is not small
         ({"epochs": 1000, "trainer.devices": 2}, 4, 1),
         ({"epochs": 1000, "data.path": "nowhere"}, 4, 1),  # which is told when its turn comes
     ],
@@ -362,10 +364,21 @@ def test_how_many_at_once_by_itself(
     planned = plan([Recipe.load("digits-lt", **fields)], ["ce"], [0, 1, 2], "study")
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         jobs = 1
-    assert launchers._usual_jobs(planned, allow_code=False) == jobs
+    assert launchers.usual_jobs(planned, allow_code=False) == jobs
+
+
+@pytest.mark.parametrize(("gigabytes", "jobs"), [(16, 3), (5, 2), (1, 1)])
+def test_no_more_at_once_than_fit_into_memory(monkeypatch: pytest.MonkeyPatch, gigabytes: float, jobs: int) -> None:
+    monkeypatch.setattr(launchers, "cores", lambda: 4)
+    monkeypatch.setattr("calibrant.train.preparing.machine_memory", lambda: gigabytes * 1e9)
+    planned = plan([Recipe.load("digits-lt", epochs=1000)], ["ce"], [0, 1, 2], "study")
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        jobs = 1
+    assert launchers.usual_jobs(planned, allow_code=False) == jobs
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forked_workers")
 def test_a_worker_that_is_killed_loses_only_its_own_run(here: Path) -> None:
     """Of two at once, four runs: one process is killed, the other goes on, and another takes the place of the first."""
     study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=40, **{"data.limit": 60})
@@ -410,18 +423,19 @@ def processes(*columns: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forked_workers")
 def test_a_study_that_is_killed_takes_its_processes_with_it(here: Path) -> None:
     arguments = ["--losses", "ce", "mbls", "--seeds", "1", "--epochs", "5000", "--jobs", "2", "--out", "study"]
-    killed = subprocess.Popen([sys.executable, "-m", "calibrant", "compare", "digits-lt", "--quiet", *arguments])
+    killed = started("compare", "digits-lt", "--quiet", *arguments)
     try:
         while not all((here / f"study/{loss}-seed0/history.csv").exists() for loss in ("ce", "mbls")):
-            assert killed.poll() is None
+            assert os.waitpid(killed, os.WNOHANG) == (0, 0)
             time.sleep(0.1)
-        own = {pid for pid, parent in processes("pid", "ppid") if parent == str(killed.pid)}
+        own = {pid for pid, parent in processes("pid", "ppid") if parent == str(killed)}
         assert len(own) >= 2
     finally:
-        killed.kill()
-        killed.wait()
+        os.kill(killed, signal.SIGKILL)
+        os.waitpid(killed, 0)
     deadline = time.time() + 20
     while own & {pid for pid, state in processes("pid", "stat") if not state.startswith("Z")}:
         assert time.time() < deadline
@@ -439,6 +453,7 @@ def test_ray_retries_a_job_whose_worker_was_killed(here: Path, monkeypatch: pyte
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "0")  # or Ray kills workers when other processes need memory
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # or they wait for whatever else this machine does
     killed: list[int] = []
 
     def kill_one() -> None:

@@ -150,7 +150,7 @@ def test_predictions_of_a_dense_run_are_a_grid(finished: tuple[Recipe, Run], rec
 def test_the_network_with_the_best_mean_iou_is_reported(finished: tuple[Recipe, Run]) -> None:
     _, run = finished
     values = [row["mean_iou"] for row in run.folder.history()]
-    assert len(set(values)) == 3
+    assert len(set(values)) > 1
     assert run.result.reported == f"mean_iou checkpoint, epoch {1 + values.index(max(values))} of 3"
     assert run.result.validation["mean_iou"] == pytest.approx(max(values), abs=1e-6)
 

@@ -52,6 +52,8 @@ def measures_table(audits: Sequence[Audit], *, title: str = "", headings: Sequen
     title = title or f"{first.samples:,} samples, {len(first.classes)} classes; {100 * level:.0f}% intervals in brackets"
     headings = headings or [audit.name for audit in audits]
     table = plain_table(title, "measure", [*headings, *([] if several else ["how"])])
+    for column in table.columns[1 : 1 + len(audits)]:
+        column.no_wrap = True
     if not several:
         table.columns[-1].justify = "left"
         table.columns[-1].style = "dim"
@@ -107,5 +109,10 @@ def figure(audits: Sequence[Audit]) -> "Canvas":
     """Reliability diagrams side by side."""
     from calibrant.plots import ReliabilityDiagram  # noqa: PLC0415 - matplotlib is slow to import
 
-    diagrams = [ReliabilityDiagram.from_bins(a.bins.statistics(), a.intervals["ece"], a.name, event=a.event) for a in audits]
+    # Pixels are not independent: their interval is that of the ECE over images.
+    intervals = [a.intervals["ece"] if a.dense else None for a in audits]
+    diagrams = [
+        ReliabilityDiagram.from_bins(a.bins.statistics(), ece, a.name, event=a.event)
+        for a, ece in zip(audits, intervals, strict=True)
+    ]
     return ReliabilityDiagram.side_by_side(diagrams)

@@ -18,13 +18,15 @@ from calibrant.extras import WAITING, require
 COMMANDS = {
     "train": "train a classifier from a recipe, or resume an interrupted run",
     "compare": "train several losses with several seeds and tabulate the results",
+    "tune": "choose hyper-parameters on validation data, then evaluate the best ones on the test set once",
+    "leaderboard": "rank methods over several studies, with intervals",
     "evaluate": "audit prediction files: accuracy, proper scores and calibration errors, with intervals",
-    "calibrate": "fit post-hoc calibrators on validation predictions and measure them on test predictions",
+    "calibrate": "fit post-hoc calibrators on validation predictions and evaluate them on test predictions",
     "apply": "calibrate a prediction file with a saved calibrator",
     "ood": "measure how well runs detect out-of-distribution data: AUROC, FPR95, AUPR",
-    "shift": "measure runs on corrupted test images: accuracy and ECE by severity",
+    "shift": "evaluate runs on corrupted test images: accuracy and ECE by severity",
     "report": "write a self-contained HTML page about a study, runs or prediction files",
-    "card": "write a model card section for Hugging Face: accuracy, ECE, NLL and a reliability diagram",
+    "card": "write a model card section for Hugging Face: accuracy, ECE, debiased ECE, NLL and a reliability diagram",
     "list": "list recipes, losses, calibrators, metrics, models, data sets and corruptions",
 }
 #: The first lines of the help.
@@ -33,13 +35,13 @@ Train networks whose confidence means what it says, and prove it.
 
 first steps:
   calibrant list recipes
-  calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/first
+  calibrant train digits-lt --loss cals-alm --epochs 20 --out runs/first
   calibrant evaluate runs/first
 """
 #: Commands that also take recipe fields.
-RECIPES = ("train", "compare")
+RECIPES = ("train", "compare", "tune")
 #: Commands that can be resumed, and what is printed when they are stopped.
-RESUMED = ("train", "compare", "ood", "shift")
+RESUMED = ("train", "compare", "tune", "ood", "shift")
 RESUMED_BY = "; run the same command again to resume"
 
 
@@ -53,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _main(given)
     except (KeyboardInterrupt, Terminated) as stopped:
         with _deaf():
-            resumes = given[:1] and given[0] in RESUMED
-            print(f"calibrant: interrupted{RESUMED_BY if resumes else ''}", file=sys.stderr)  # noqa: T201
+            resumed = RESUMED_BY if given[:1] and given[0] in RESUMED else ""
+            without = ", without --force" if resumed and "--force" in given else ""
+            print(f"calibrant: interrupted{resumed}{without}", file=sys.stderr)  # noqa: T201
         return 128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT)
 
 
@@ -93,19 +96,23 @@ def _main(given: list[str]) -> int:
     try:
         require("jsonargparse", "the command line")
         require("rich", "the command line")
-    except ModuleNotFoundError as error:
-        print(f"calibrant: {error}", file=sys.stderr)  # noqa: T201
+    except ModuleNotFoundError as missing:
+        print(f"calibrant: {missing}", file=sys.stderr)  # noqa: T201
         return 2
-    from calibrant.cli.console import Parser
+    from calibrant.cli.console import Parser, error
 
     parser = Parser(prog="calibrant", description=ABOUT)
     parser.add_argument(
         "--version", action="version", version=f"calibrant {__version__}", help="Print the version and exit."
     )
-    subcommands = parser.add_subcommands(required=True, dest="command")
+    details = 'Run "calibrant COMMAND --help" for details.'
+    subcommands = parser.add_subcommands(required=True, dest="command", description=details)
     for name, purpose in COMMANDS.items():
         subcommands.add_subcommand(name, _module(name).parser(), help=purpose)
     own, fields = split_fields(given)
+    if (problem := _mistaken(own, fields)) is not None:
+        error(problem)
+        return 2
     config = parser.parse_args(own)
     return _run(config, fields)
 
@@ -115,7 +122,7 @@ def _module(command: str) -> Any:
 
 
 def split_fields(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Separate the command's own arguments from the recipe fields that train and compare also take."""
+    """Separate the command's own arguments from the recipe fields that train, compare and tune also take."""
     from calibrant.cli.fields import split
 
     if not arguments or arguments[0] not in RECIPES:
@@ -124,6 +131,16 @@ def split_fields(arguments: list[str]) -> tuple[list[str], list[str]]:
     known = {name for action in parser._actions for name in action.option_strings}  # noqa: SLF001
     own, fields = split(arguments[1:], known)
     return [arguments[0], *own], fields
+
+
+def _mistaken(own: list[str], fields: list[str]) -> str | None:
+    """What is wrong with the arguments that parsing would not tell: lists given twice, and misspelt options."""
+    from calibrant.cli.usage import misspelt, repeated
+
+    if not own or own[0] not in COMMANDS:
+        return None
+    actions = _module(own[0]).parser()._actions  # noqa: SLF001
+    return repeated(own[1:], actions) or misspelt(own[0], fields, actions)
 
 
 def _run(config: object, fields: list[str]) -> int:

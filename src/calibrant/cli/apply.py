@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from calibrant.cli.console import Parser, open_file, progress, protect_runs, wrote
+from calibrant.cli.console import Parser, open_file, out, progress, protect_runs, wrote
 
 EXAMPLE = """\
 Applies a calibrator saved by calibrant calibrate and writes the calibrated predictions in the format they came in, with all
@@ -47,6 +47,8 @@ def run(config: Any) -> None:
     with input_errors():
         calibrator = posthoc.load(config.calibrator)
     file = open_file(config.file, config, labels=False)
+    if said := file.lift_zeros():
+        out.print(said, markup=False, soft_wrap=True)
     check_output(file, config.out)
     protect_runs(config.out)
     refuse_existing(config.out, force=config.force)

@@ -1,4 +1,4 @@
-"""``calibrant calibrate``: fit post-hoc calibrators and measure them."""
+"""``calibrant calibrate``: fit post-hoc calibrators and evaluate them."""
 
 import math
 from contextlib import ExitStack
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 #: Proper scores whose relative change is printed.
 SCORES = ("nll", "brier")
+#: Calibrators whose differences are still printed.
+MANY = 4
 
 EXAMPLE = """\
-Fits calibrators on validation predictions, which the network was not trained on, and measures test predictions before and
+Fits calibrators on validation predictions, which the network was not trained on, and evaluates test predictions before and
 after calibration. Calibrators are saved to --out, for calibrant apply and calibrant.posthoc.load.
 
 example:
@@ -30,9 +32,9 @@ example:
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Fit post-hoc calibrators and measure them.\n\n" + EXAMPLE)
+    options = Parser(description="Fit post-hoc calibrators and evaluate them.\n\n" + EXAMPLE)
     options.add_argument("validation", metavar="VALIDATION", help="Predictions to fit on: a file, or a run folder.")
-    options.add_argument("test", metavar="TEST", help="Predictions to measure on: a file, or a run folder.")
+    options.add_argument("test", metavar="TEST", help="Predictions to evaluate on: a file, or a run folder.")
     options.option(
         "--method",
         nargs="+",
@@ -45,13 +47,18 @@ def parser() -> Parser:
         "--temperature",
         metavar="CRITERION",
         default="nll",
-        help="What temperature scaling minimises: nll, or ece on the papers' grid 0.1, 0.2, ..., 10.",
+        help="What temperature scaling minimises: nll, or ece on the grid 0.1, 0.2, ..., 10.",
     )
     options.reading_options()
+    options.option("--test-label", metavar="NAME", help="The same as --label for TEST, if it differs.")
     options.measuring_options()
     options.option("--folds", type=int, default=5, help="Cross-validation folds of --method all and auto.")
     options.option("--out", metavar="FOLDER", default="calibrator", help="Folder for calibrators and metrics.json.")
-    options.option("--same-data", action="store_true", help="Allow measuring on the fitting data, which is optimistic.")
+    options.option(
+        "--same-data",
+        action="store_true",
+        help="Allow evaluation on the data the calibrators were fitted on; results are optimistic.",
+    )
     options.option("--force", action="store_true", help="Replace existing files.")
     return options
 
@@ -69,8 +76,8 @@ def run(config: Any) -> None:
     with input_errors():
         one_of("`temperature`", config.temperature, ("nll", "ece"))
     fitting, testing = _open(config)
-    _refuse_existing(config)
     methods = _methods(config, dense=bool(fitting.shape))
+    _refuse_existing(config)
     logits, target = _read(fitting, testing, config)
     temperature = {"criterion": config.temperature, "num_bins": config.num_bins}
     options: Any = {"ignore_index": config.ignore_index, "temperature": temperature}
@@ -80,7 +87,7 @@ def run(config: Any) -> None:
             chosen = {"folds": config.folds, "seed": config.seed}
             scores = cross_validate(methods, logits, target, advance=advance, **chosen, **options)
         best = _explain(scores, config.folds)
-        methods = best if config.method == ["auto"] else methods
+        methods = best if config.method == ["auto"] else sorted(methods, key=lambda key: (scores or {})[key])
         if not methods:
             out.print("no calibrator is written")
     with progress("fitting", len(methods)) as advance:
@@ -92,7 +99,8 @@ def run(config: Any) -> None:
             return bars.enter_context(progress(f"measuring {name}", testing.count()))
 
         result = measure_all(fitted, testing, progress=bar, **options)
-    for table in audit.tables(result.audits, result.comparisons, worst=0):
+    # The differences between many are in metrics.json, where nobody has to scroll past them.
+    for table in audit.tables(result.audits, result.comparisons if len(methods) <= MANY else [], worst=0):
         out.print(table)
     before, *after = result.audits
     for (key, calibrator), own in zip(fitted.items(), after, strict=True):
@@ -131,7 +139,16 @@ def _refuse_existing(config: Any) -> None:
 def _open(config: Any) -> "tuple[Predictions, Predictions]":
     from calibrant.errors import InputError
 
-    fitting, testing = open_file(config.validation, config, "validation"), open_file(config.test, config, "test")
+    fitting = open_file(config.validation, config, "validation")
+    testing = open_file(config.test, config, "test", **({"label": config.test_label} if config.test_label else {}))
+    if fitting.label_file is not None and fitting.label_file == testing.label_file and not config.same_data:
+        raise InputError(
+            f"{fitting.path} and {testing.path} would both take their labels from {fitting.label_file}; name those of the "
+            "test predictions with --test-label"
+        )
+    for file in (fitting, testing):
+        if said := file.lift_zeros():
+            out.print(said, markup=False, soft_wrap=True)
     if (fitting.num_classes, len(fitting.shape)) != (testing.num_classes, len(testing.shape)):
         files = (fitting, testing)
         kinds = [f"{file.path} has {file.num_classes} classes{' of pixels' if file.shape else ''}" for file in files]
@@ -162,7 +179,7 @@ def _read(fitting: "Predictions", testing: "Predictions", config: Any) -> "tuple
         raise InputError(f"{fitting.path}: every sample has the ignored label {config.ignore_index}; nothing to fit")
     if not config.same_data and same_predictions(fitting, testing, logits, target):
         raise InputError(
-            f"{fitting.path} and {testing.path} hold the same predictions: fitting and measuring on the same data flatters "
+            f"{fitting.path} and {testing.path} hold the same predictions: fitting and evaluating on the same data flatters "
             "the calibrator; split them, or pass --same-data"
         )
     return logits, target
@@ -174,11 +191,15 @@ def _explain(scores: dict[str, float], folds: int) -> list[str]:
 
     table = plain_table(f"Held-out NLL of the validation predictions, {folds} folds", "method", ["NLL", "gain, %"])
     for key, value in sorted(scores.items(), key=lambda item: item[1]):
-        add_row(table, key, f"{value:.4f}", "" if key == "none" else f"{100 * (1 - value / scores['none']):.1f}")
+        gain = "" if key == "none" or math.isinf(scores["none"]) else f"{100 * (1 - value / scores['none']):.1f}"
+        add_row(table, key, f"{value:.4f}", gain)
     out.print(table)
-    chosen = min(scores, key=lambda key: scores[key])
-    others = sorted(value for key, value in scores.items() if key != chosen)
-    lead = f" by {others[0] - scores[chosen]:.4f}" if others else ""
+    # Equal to all digits shown: the first in the table of calibrators, which starts with the simplest
+    lowest = min(scores.values())
+    tied = [key for key, value in scores.items() if value - lowest < 5e-5]
+    chosen = tied[0]
+    others = sorted(value for key, value in scores.items() if key not in tied)
+    lead = f", tied with {', '.join(tied[1:])}" if len(tied) > 1 else f" by {others[0] - lowest:.4f}" if others else ""
     if chosen == "none":
         out.print(f"best: none; every calibrator makes the held-out NLL worse{lead}")
         return []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.console import Parser, err, error, networks, out, progress, wrote
-from calibrant.cli.fields import parse, value
+from calibrant.cli.fields import parse
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,9 +20,9 @@ and after temperature scaling. Running the same command again keeps finished run
 are overridden as in calibrant train.
 
 example:
-  calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 3 --out runs/example
-  calibrant compare digits-lt --losses ce fl mbls --set fl.gamma=3,5 mbls.margin=5,10 --seeds 1 --epochs 1 --out runs/grid
-  calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 2 --ood noise --out runs/beyond
+  calibrant compare digits-lt --losses ce mbls cals-alm --seeds 2 --epochs 20 --out runs/example
+  calibrant compare digits-lt --losses ce fl mbls --set fl.gamma=3,5 mbls.margin=5,10 --seeds 1 --epochs 20 --out runs/grid
+  calibrant compare digits-lt --losses ce adafocal --seeds 1 --epochs 20 --ood noise --out runs/beyond
 """
 LOSSES = ["ce", "cals-alm"]
 
@@ -32,7 +32,13 @@ def parser() -> Parser:
     options = Parser(description="Compare losses.\n\n" + EXAMPLE)
     options.add_argument("recipe", metavar="RECIPE", help="Name of a built-in recipe, or a .yaml file.")
     options.option("--losses", nargs="+", metavar="KEY", default=LOSSES, help="Losses (see calibrant list losses), or all.")
-    options.option("--seeds", nargs="+", type=int, default=[3], help="How many seeds, or several seeds.")
+    options.option(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=[3],
+        help="One number: how many seeds. Several numbers: the seeds themselves.",
+    )
     options.option(
         "--set",
         nargs="+",
@@ -47,7 +53,7 @@ def parser() -> Parser:
     options.option(
         "--ood", nargs="+", metavar="NAME", default=[], help="Out-of-distribution data to detect; see calibrant ood."
     )
-    options.option("--shift", action="store_true", help="Also measure on corrupted test images; see calibrant shift.")
+    options.option("--shift", action="store_true", help="Also evaluate on corrupted test images; see calibrant shift.")
     options.option(
         "--validation",
         nargs="+",
@@ -60,15 +66,7 @@ def parser() -> Parser:
         "--posthoc", nargs="+", metavar="METHOD", default=["temperature"], help="Calibrators to fit after training."
     )
     options.option("--out", metavar="FOLDER", help="Study folder; runs/RECIPE if not given.")
-    options.option(
-        "--jobs",
-        type=int,
-        help="Runs trained in parallel; they share the CPU cores. If not given, one per core for small networks, else one.",
-    )
-    options.option("--launcher", default="local", help="local, or ray for a Ray cluster.")
-    options.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="Ray resources per run: gpu=1 cpu=4.")
-    options.option("--report", action="store_true", help="Also write report.html.")
-    options.training_options()
+    options.study_options()
     return options
 
 
@@ -85,7 +83,7 @@ def run(config: Any, fields: list[str]) -> None:
 
     def tell(job: "Job") -> None:
         if not config.quiet and not live:
-            _tell(job, study)
+            err.print(study.line(job), markup=False)
 
     with _live(study) if live else contextlib.nullcontext():
         options = {"jobs": config.jobs, "threads": config.threads, "launcher": config.launcher}
@@ -144,13 +142,14 @@ def make_study(config: Any, fields: list[str]) -> "Study":
 def parse_varied(texts: list[str]) -> dict[str, list[Any]]:
     """``["loss.margin=5,10"]`` as fields and their values."""
     from calibrant.errors import InputError
+    from calibrant.recipes.fields import parse_value
 
     found = {}
     for text in texts:
         field, equals, values = text.partition("=")
         if not equals or not field or not all(values.split(",")):
             raise InputError(f"--set takes FIELD=VALUE,VALUE, such as loss.margin=5,10,15; got {text!r}")
-        found[field.removeprefix("--")] = [value(part) for part in values.split(",")]
+        found[field.removeprefix("--")] = [parse_value(part) for part in values.split(",")]
     return found
 
 
@@ -180,19 +179,6 @@ def _show(study: "Study", result: Any) -> None:
         out.print(table)
 
 
-def _tell(job: "Job", study: "Study") -> None:
-    """Print a line per run, when there is no terminal for a live table."""
-    ended = f"{len(study.state.done) + len(study.state.failed)} of {len(study.jobs)}"
-    err.print(f"{job.method}, seed {job.seed}: {_result(job, study)} ({ended})", markup=False)
-
-
-def _result(job: "Job", study: "Study") -> str:
-    if job.folder not in study.state.done:
-        return "failed"
-    test = study.state.done[job.folder].test
-    return f"ECE {100 * test['ece']:.2f}, accuracy {100 * test['accuracy']:.1f}"
-
-
 @contextlib.contextmanager
 def _live(study: "Study") -> Iterator[None]:
     """A live table of running jobs, their progress and the results so far."""
@@ -219,7 +205,7 @@ def _progress(study: "Study", start: float) -> "Table":
                 continue
             total += job.recipe.epochs
             if job.folder in study.state.done or job.folder in study.state.failed:
-                texts.append(_result(job, study))
+                texts.append(study.outcome(job))
                 done += job.recipe.epochs
             else:
                 epochs = job.folder.epochs_done()

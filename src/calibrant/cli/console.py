@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -62,7 +63,15 @@ def as_flags(message: str) -> str:
 
 
 class _Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions and examples, and hides defaults that say nothing."""
+    """Wraps descriptions, keeps the line breaks of examples, and hides defaults that say nothing."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.strip("\n").split("\n\n")
+        shown = [
+            p if re.search(r"^ ", p, re.MULTILINE) else textwrap.fill(" ".join(p.split()), width, break_on_hyphens=False)
+            for p in paragraphs
+        ]
+        return textwrap.indent("\n\n".join(shown), indent) + "\n"
 
     def _expand_help(self, action: argparse.Action) -> str:
         text = str(super()._expand_help(action))
@@ -100,7 +109,7 @@ class Parser(ArgumentParser):
             help="Columns with the scores, in the order of the classes, or patterns such as 'prob_*'.",
         )
         self.option("--label", metavar="NAME", help="Column or array of true classes; for an .npy, the file with them.")
-        self.option("--labels-are", metavar="WHAT", help="Whether labels are names or numbers, if unclear.")
+        self.option("--labels-are", metavar="WHAT", help="How to read ambiguous labels: names or numbers.")
         self.option("--positive", metavar="LABEL", help="The label of the positive class, if there is a single score.")
         self.option("--normalise", "--normalize", action="store_true", help="Divide each row of probabilities by its sum.")
         self.option("--ignore-index", type=int, default=-100, help="Label of samples or pixels to ignore.")
@@ -122,13 +131,26 @@ class Parser(ArgumentParser):
 
     def training_options(self) -> None:
         """Options for training."""
-        self.option("--quiet", action="store_true", help="Show no progress.")
+        self.option("--quiet", action="store_true", help="Hide progress output.")
         self.option("--force", action="store_true", help="Start over, discarding an existing run.")
         self.option("--threads", type=int, help="Threads per run. If not given, small networks use one.")
         self.option("--allow-code", action="store_true", help="Allow the recipe to import code from outside calibrant.")
 
+    def study_options(self) -> None:
+        """Options for training many runs."""
+        self.option(
+            "--jobs",
+            type=int,
+            help="Runs trained in parallel; they share the CPU cores. By default, one per core on a CPU, or as many as fit "
+            "into half of the memory; one at a time on a GPU.",
+        )
+        self.option("--launcher", default="local", help="local, or ray for a Ray cluster.")
+        self.option("--resources", nargs="+", metavar="NAME=NUMBER", default=[], help="Ray resources per run: gpu=1 cpu=4.")
+        self.option("--report", action="store_true", help="Also write report.html.")
+        self.training_options()
 
-def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True) -> Any:
+
+def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True, **others: Any) -> Any:
     """Open predictions with the reading options, and print how they were understood, with ``labels`` also the labels."""
     from calibrant.errors import InputError
     from calibrant.predictions import open_predictions
@@ -137,7 +159,7 @@ def open_file(path: str, config: Any, part: str = "test", *, labels: bool = True
         raise InputError("scores are either logits or probabilities: pass --logits or --probs, not both")
     kind: Any = "logits" if config.logits else "probs" if config.probs else None
     names = ("scores", "columns", "label", "labels_are", "positive", "normalise", "ignore_index")
-    file = open_predictions(path, kind=kind, part=part, **{name: config[name] for name in names})
+    file = open_predictions(path, kind=kind, part=part, **{**{name: config[name] for name in names}, **others})
     with progress(f"inspecting {file.path.name}", None):
         understood = file.understood(labels=labels)
     out.print(understood, markup=False, soft_wrap=True)

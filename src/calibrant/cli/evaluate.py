@@ -35,7 +35,7 @@ def parser() -> Parser:
         help="Training samples of each class, one per line: adds results by head, medium and tail.",
     )
     options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
-    options.option("--out", "--output", metavar="FILE", help="Write all numbers to a .json.")
+    options.option("--out", "--output", metavar="FILE", help="Write all results to a .json.")
     options.option("--report", metavar="FILE", help="Write a self-contained .html page.")
     return options
 

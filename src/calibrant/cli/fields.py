@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from calibrant.errors import UNFIT
+from calibrant.recipes.fields import parse_value
 
 
 def split(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
@@ -26,7 +26,7 @@ def parse(fields: list[str]) -> dict[str, Any]:
         if not equals and place < len(fields) and not _is_flag(fields[place]):
             text, equals = fields[place], "="
             place += 1
-        found[_path(name)] = value(text) if equals else True
+        found[_path(name)] = parse_value(text) if equals else True
     return found
 
 
@@ -38,23 +38,6 @@ def _path(name: str) -> str:
         return name
     group, dot, rest = name.partition(".")
     return f"{group if group in METHODS else group.replace('-', '_')}{dot}{rest.replace('-', '_')}"
-
-
-def value(text: str) -> Any:
-    """Parse a value as YAML, and also numbers such as 1e-3 and inf, which YAML reads as strings."""
-    from calibrant.extras import require
-
-    yaml = require("yaml", "fields of a recipe")
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, *UNFIT):  # PyYAML raises all kinds, such as ValueError for 2001-99-99
-        return text
-    if isinstance(found, str) and found == text:  # otherwise it was quoted
-        try:
-            return float(found)
-        except ValueError:
-            return found
-    return found
 
 
 def _is_flag(argument: str) -> bool:

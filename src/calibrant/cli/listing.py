@@ -14,7 +14,7 @@ example:
 """
 #: What can be listed, and what it is for.
 KINDS = {
-    "recipes": "training recipes, including those of the papers: calibrant train NAME",
+    "recipes": "training recipes, including those of the CALS, MbLS and AdaFocal papers: calibrant train NAME",
     "losses": "training losses: calibrant train RECIPE --loss KEY",
     "calibrators": "post-hoc calibrators: calibrant calibrate ... --method KEY",
     "metrics": "metrics of calibration and accuracy: calibrant compare RECIPE --metrics KEY",

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from calibrant.runs import OODResult, Stage
 
 EXAMPLE = """\
-Predicts out-of-distribution (OOD) data with the network of each run and measures how well its uncertainty separates them
+Runs the network of each run on out-of-distribution (OOD) data and measures how well its uncertainty separates it
 from the run's own test samples: area under the ROC curve (AUROC) with its 95% interval, fraction of OOD samples accepted
-when 95% of the test samples are (FPR95), and area under the precision-recall curve (AUPR). The uncertainty is the entropy,
-the largest probability or the energy, before and after temperature scaling. Results go to ood.json in the run folder, logits
+when 95% of the test samples are (FPR95), and area under the precision-recall curve (AUPR). Scores are entropy, maximum
+softmax probability and energy, before and after temperature scaling. Results go to ood.json in the run folder, logits
 to predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
 
 OOD data: mnist, fashion-mnist, cifar10, cifar100, svhn (their test sets, converted to the network's size and channels),
@@ -22,7 +22,7 @@ in the data folder, which fog:5 also uses for a run on CIFAR-10), a folder of im
 For a text run, a folder or .csv of texts.
 
 example:
-  calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/known
+  calibrant train digits-lt --loss cals-alm --epochs 20 --out runs/known
   calibrant ood runs/known --ood noise gaussian_noise:5
 """
 
@@ -31,26 +31,27 @@ def parser() -> Parser:
     """Options of the command."""
     options = Parser(description="Detect out-of-distribution samples.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
-    options.option("--ood", nargs="+", metavar="NAME", default=[], help="OOD data, by name or path; required.")
+    options.option("--ood", nargs="+", metavar="NAME", required=True, help="OOD data, by name or path.")
     options.run_options()
     options.option("--limit", type=int, help="Maximum number of OOD samples.")
     options.option(
         "--data.download", type=bool, nargs="?", const=True, default=False, help="Let torchvision download missing data."
     )
-    options.option("--figure", metavar="FILE", help="ROC curves of all runs, by entropy, for the first OOD data.")
+    options.option(
+        "--figure",
+        metavar="FILE",
+        help="Plot the ROC curves of all runs together, with entropy as the score, for the first OOD data set.",
+    )
     return options
 
 
 def run(config: Any) -> None:
     """Predict what is missing, then print and plot."""
-    from calibrant.errors import InputError
     from calibrant.evaluation.ood import curves, detect, pair
     from calibrant.files import replacing
     from calibrant.plots import ROC
     from calibrant.runs import STAGES, Run
 
-    if not config.ood:
-        raise InputError("no OOD data given: pass --ood noise, --ood mnist, --ood FOLDER ...")
     check_outputs(config)
     runs = [Run.load(folder) for folder in dict.fromkeys(config.runs)]
     load = networks(config.data.root, allow_code=config.allow_code)

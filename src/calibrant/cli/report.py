@@ -10,7 +10,7 @@ Writes one self-contained .html page about a study, runs or prediction files. It
 connection. An existing report is replaced.
 
 example:
-  calibrant compare digits-lt --losses ce cals-alm --seeds 1 --epochs 2 --out runs/small
+  calibrant compare digits-lt --losses ce cals-alm --seeds 1 --epochs 20 --out runs/small
   calibrant report runs/small --figures figures
   calibrant report runs/small --figures figures --paper adafocal
 """
@@ -21,7 +21,11 @@ def parser() -> Parser:
     options = Parser(description="Write a report.\n\n" + EXAMPLE)
     options.add_argument("sources", nargs="+", metavar="SOURCE", help="A study folder, run folders, or prediction files.")
     options.option(
-        "--out", "--output", metavar="FILE", help="The page; by default report.html in the first folder, or here for files."
+        "--out",
+        "--output",
+        metavar="FILE",
+        help="The page to write; by default report.html in the first folder given, or in the current folder for prediction "
+        "files.",
     )
     options.option(
         "--temperature",
@@ -32,8 +36,8 @@ def parser() -> Parser:
     options.option(
         "--paper",
         metavar="PAPER",
-        help="cals or adafocal: with --figures, write this paper's numbered figures and tables instead, and say what is "
-        "missing for the others.",
+        help="cals or adafocal: with --figures, write this paper's numbered figures and tables instead, and list "
+        "what the remaining ones need.",
     )
     return options
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from calibrant.runs import ShiftResult
 
 EXAMPLE = """\
-Measures each run on its own test images, corrupted at five severities. Corruptions are generated on the fly with the
+Evaluates each run on its own test images, corrupted at five severities. Corruptions are generated on the fly with the
 strengths of CIFAR-10-C (images of up to 64 pixels) or ImageNet-C; if the published CIFAR-10-C or CIFAR-100-C is in the data
 folder, its files are used instead. Results go to shift.json in the run folder after each corruption, so the same command
 resumes after an interruption; curves go to shift.png.
@@ -18,14 +18,14 @@ resumes after an interruption; curves go to shift.png.
 corruptions: gaussian_noise, shot_noise, impulse_noise, gaussian_blur, contrast, brightness, fog, pixelate, jpeg_compression
 
 example:
-  calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/clear
+  calibrant train digits-lt --loss cals-alm --epochs 20 --out runs/clear
   calibrant shift runs/clear --corruptions gaussian_noise fog
 """
 
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Measure runs on corrupted test images.\n\n" + EXAMPLE)
+    options = Parser(description="Evaluate runs on corrupted test images.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
     options.option("--corruptions", nargs="+", metavar="NAME", help="Corruptions; all if not given.")
     options.option("--severities", nargs="+", type=int, default=[1, 2, 3, 4, 5], help="Severities, from 1 to 5.")

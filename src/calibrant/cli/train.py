@@ -15,7 +15,7 @@ holds the resolved recipe, checkpoints, the history of every epoch, predictions 
 resumes an interrupted run.
 
 example:
-  calibrant train digits-lt --loss cals-alm --epochs 3 --out runs/try
+  calibrant train digits-lt --loss cals-alm --epochs 20 --out runs/try
   calibrant train digits-lt --loss mbls --loss.margin 6 --optimizer.lr 1e-3 --trainer.gradient_clip_val 2 --dry-run
 
 recipe fields:
@@ -26,7 +26,7 @@ recipe fields:
   --optimizer NAME, --optimizer.lr, --optimizer.momentum, --optimizer.betas [0.9,0.95], --optimizer.weight_decay, ...
   --schedule NAME, --schedule.milestones, --schedule.warmup, ...
   --epochs, --batch_size, --augmentation, --select, --seed, --num_bins, ...
-  --curves test                               also measure the test set at every validation, for curves only
+  --curves test                               also evaluate the test set at every validation, for curves only
   --temperature nll | ece                     what temperature scaling minimises on the validation set
   --validate_every EPOCHS                     validate, and let adaptive losses adapt, every EPOCHS epochs; 0.25 is four
                                               times per epoch
@@ -36,7 +36,7 @@ recipe fields:
 
 def parser() -> Parser:
     """Options of the command; recipe fields are parsed separately."""
-    options = Parser(description="Train a calibrated classifier.\n\n" + EXAMPLE)
+    options = Parser(description="Train a classifier from a recipe.\n\n" + EXAMPLE)
     options.add_argument("recipe", metavar="RECIPE", help="Name of a built-in recipe, or a .yaml file.")
     options.option("--out", metavar="FOLDER", help="Run folder; runs/RECIPE/LOSS-seedN if not given.")
     options.option("--dry-run", action="store_true", help="Check the recipe, run two batches, estimate the training time.")

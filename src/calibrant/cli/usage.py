@@ -3,7 +3,32 @@
 import argparse
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Any
+
+
+def repeated(arguments: Sequence[str], actions: Sequence[argparse.Action]) -> str | None:
+    """Tell of a list that is given twice: the second would replace the first."""
+    for action in (action for action in actions if action.nargs in ("+", "*") and action.option_strings):
+        if sum(argument.partition("=")[0] in action.option_strings for argument in arguments) > 1:
+            name = action.option_strings[0]
+            return f"{name} is given twice; put all its values after one {name}"
+    return None
+
+
+def misspelt(command: str, fields: Sequence[str], actions: Sequence[argparse.Action]) -> str | None:
+    """Tell of a field that is closer to an option of the command than to any field of a recipe."""
+    options = [name for action in actions for name in action.option_strings if name.startswith("--")]
+    for flag in (field.partition("=")[0] for field in fields if field.startswith("--") and "." not in field):
+        from calibrant.losses import METHODS
+        from calibrant.recipes.recipe import OTHER_NAMES, Recipe
+
+        known = [f"--{field}" for field in (*Recipe.__dataclass_fields__, *OTHER_NAMES, *METHODS)]
+        if flag.replace("-", "_").replace("__", "--", 1) not in known and flag not in known:
+            close = difflib.get_close_matches(flag, [*options, *known], n=1, cutoff=0.75)
+            if close and close[0] in options:
+                return f"{command} has no option {flag}; did you mean {close[0]}?"
+    return None
 
 
 def explain(message: str, parser: Any) -> str:
@@ -41,7 +66,8 @@ def _shown(action: argparse.Action) -> str:
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     name = f"{action.option_strings[0]} {metavar}" if action.option_strings else metavar
     purpose = str(action.help).partition(";")[0].rstrip(".")
-    return f"{name} ({purpose[:1].lower()}{purpose[1:]})"
+    start = purpose[:1] if purpose[1:2].isupper() else purpose[:1].lower()  # OOD stays as it is
+    return f"{name} ({start}{purpose[1:]})"
 
 
 def _unknown(names: str, command: str, parser: Any) -> str:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from calibrant.data.part import Part
-from calibrant.data.splits import long_tail_indices
+from calibrant.data.splits import long_tail_indices, split_off
 from calibrant.data.table import LongTailKind
 from calibrant.errors import InputError, input_errors
 
 #: The parts of a data set.
 PARTS = ("train", "validation", "test")
+#: Added to the seed of the split when the validation set is divided: the two choices must not depend on each other.
+SCORED = 7_919
 
 
 @dataclass(frozen=True)
@@ -110,3 +112,23 @@ class DataSet:
             chosen = torch.randperm(len(self.part(name)), generator=random)[:most].sort().values
             parts[name] = self.part(name).subset(chosen)
         return replace(self, **parts)
+
+    def tested_on_validation(self, share: float, *, seed: int = 0) -> "DataSet":
+        """The same data set with part of its validation set in place of the test set.
+
+        Hyper-parameters chosen by its test metrics are chosen without a look at the test set, and by samples that
+        adaptive losses have not learned from.
+
+        Args:
+            share: Fraction of the validation set that is taken, of each class if samples have one label each.
+            seed: Seed of the choice of samples.
+        """
+        held = self.validation
+        labels = torch.zeros(len(held)) if held.dense else held.labels
+        rest, apart = split_off(labels, share, seed + SCORED, per_class=not held.dense)
+        if not len(rest) or not len(apart):
+            raise InputError(f"a validation set of {len(held)} samples is too small to be divided")
+        split = dict(self.split)
+        if "validation" in split:
+            split |= {"validation": split["validation"][rest], "test": split["validation"][apart]}
+        return replace(self, validation=held.subset(rest), test=held.subset(apart), split=split)

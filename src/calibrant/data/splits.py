@@ -14,12 +14,15 @@ def split_off(y: Tensor, held: float, seed: int, *, per_class: bool = False) -> 
         y: Labels.
         held: How many to hold out: a number, or a fraction below 1.
         seed: Seed of the split.
-        per_class: Hold out this many of each class.
+        per_class: Hold out this many of each class; of a fraction, at least one sample stays.
     """
     random = torch.Generator().manual_seed(seed)
     if per_class:
         members = [torch.nonzero(y == k).flatten() for k in range(int(y.max()) + 1)]
-        parts = [split_off(own, held, seed + k) for k, own in enumerate(members)]
+        shares = [min(held, (len(own) - 1) / max(1, len(own))) if held < 1 else held for own in members]
+        parts = [
+            split_off(own, max(0.0, share), seed + k) for k, (own, share) in enumerate(zip(members, shares, strict=True))
+        ]
         kept, out = (torch.cat([own[part[i]] for own, part in zip(members, parts, strict=True)]) for i in range(2))
         return kept.sort().values, out.sort().values
     number = round(held * len(y)) if held < 1 else int(held)

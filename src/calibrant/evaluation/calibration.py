@@ -29,6 +29,8 @@ def check_methods(methods: Sequence[str], *, dense: bool) -> list[str]:
     """
     if list(methods) == ["all"]:
         return possible(dense=dense)
+    if {"all", "auto"} & set(methods):
+        raise InputError("`calibrator` all and auto stand alone, without other names")
     for key in methods:
         if lookup(key, CALIBRATORS, "calibrator").dense and not dense:
             raise InputError(f"calibrator {key} is for dense predictions (N, K, H, W) only")

@@ -44,7 +44,7 @@ class TrainedNetwork(Predictor):
         try:
             with input_errors(str(run.folder)):
                 recipe.check(allow_code=allow_code)
-                data, network, loss, _ = prepare(bare, allow_code=allow_code)
+                data, network, loss, *_ = prepare(bare, allow_code=allow_code)
         except MissingDataError as error:
             raise MissingDataError(f"{error}; if the data of {run.folder} has moved, pass `data.root`") from error
         same_data(run.folder, data)

@@ -179,7 +179,8 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator): 
 
     def _scores(self, X: Any) -> np.ndarray:  # noqa: N803
         check_is_fitted(self)
-        return _columns(getattr(self.estimator_, self._response())(X))
+        with np.errstate(divide="ignore"):  # forests take the logarithm of 0
+            return _columns(getattr(self.estimator_, self._response())(X))
 
     def _response(self) -> str:
         wanted = RESPONSES if self.response_method == "auto" else (self.response_method,)

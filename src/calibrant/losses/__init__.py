@@ -1,4 +1,4 @@
-"""Training losses: the papers' own, and those they are compared with.
+"""Training losses: methods from the papers and their baselines.
 
 Every loss is called as ``loss(logits, target)`` and listed in :data:`METHODS` under its command-line key. Listing them
 imports nothing; a class is imported on first use.
@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from calibrant.checks import whole
 from calibrant.errors import did_you_mean, lookup
 from calibrant.registry import Entry, lazy, table
 
 if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.acls import ACLS as ACLS
     from calibrant.losses.adafocal import AdaFocal as AdaFocal, CalFocal as CalFocal
+    from calibrant.losses.auxiliary import PenalisedLoss as PenalisedLoss
     from calibrant.losses.avuc import AvUC as AvUC, SoftAvUC as SoftAvUC
     from calibrant.losses.base import AdaptiveLoss as AdaptiveLoss, Loss as Loss
     from calibrant.losses.brier import Brier as Brier
@@ -34,6 +36,7 @@ if TYPE_CHECKING:  # the lazy names below, for type checkers and editors
     from calibrant.losses.mmce import MMCE as MMCE
     from calibrant.losses.nacl import NACL as NACL
     from calibrant.losses.sbece import SBECE as SBECE
+    from calibrant.losses.temperature import AutoStrength as AutoStrength, Strength as Strength
 
 
 @dataclass(frozen=True)
@@ -89,14 +92,32 @@ METHODS: Final = table(
         "calfocal",
         "adafocal:CalFocal",
         "calibration-aware focal loss",
-        "AdaFocal, 2022",
+        "Ghosh et al., NeurIPS 2022",
         adaptive=True,
         defaults={"scale": 10.0},
     ),
-    _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "AdaFocal, 2022", adaptive=True),
-    _method("ls-auto", "label_smoothing:LabelSmoothingAuto", "label smoothing by temperature", "ours", adaptive=True),
-    _method("mbls-auto", "margin:MbLSAuto", "margin-based label smoothing, margin by temperature", "ours", adaptive=True),
-    _method("cals-auto", "cals:CALSAuto", "class-adaptive label smoothing, margin by temperature", "ours", adaptive=True),
+    _method("adafocal", "adafocal:AdaFocal", "adaptive focal loss", "Ghosh et al., NeurIPS 2022", adaptive=True),
+    _method(
+        "ls-auto",
+        "label_smoothing:LabelSmoothingAuto",
+        "label smoothing, alpha set from the fitted temperature",
+        "ours",
+        adaptive=True,
+    ),
+    _method(
+        "mbls-auto",
+        "margin:MbLSAuto",
+        "margin-based label smoothing, margin set from the fitted temperature",
+        "ours",
+        adaptive=True,
+    ),
+    _method(
+        "cals-auto",
+        "cals:CALSAuto",
+        "class-adaptive label smoothing, margin set from the fitted temperature",
+        "ours",
+        adaptive=True,
+    ),
     _method("dfl", "dual_focal:DualFocal", "dual focal loss", "Tao et al., ICML 2023"),
     _method("bsce", "bsce:BSCE", "Brier-score-weighted cross-entropy", "Lin et al., CVPR 2025"),
     _method("acls", "acls:ACLS", "adaptive and conditional label smoothing", "Park et al., ICCV 2023"),
@@ -121,7 +142,7 @@ METHODS: Final = table(
     _method(
         "nacl",
         "nacl:NACL",
-        "neighbour-aware calibration, for segmented images",
+        "neighbour-aware calibration, for segmentation",
         "Murugesan et al., MICCAI 2023",
         dense=True,
         memory=6,
@@ -129,7 +150,7 @@ METHODS: Final = table(
     _method(
         "crac",
         "crac:CRaC",
-        "class- and region-adaptive constraints, for segmented images",
+        "class- and region-adaptive constraints, for segmentation",
         "Murugesan et al., MICCAI 2024",
         adaptive=True,
         dense=True,
@@ -155,13 +176,24 @@ SHARED: Final = frozenset(
     }
 )
 
-__getattr__ = lazy(__name__, METHODS.values(), {"Loss": "calibrant.losses.base", "AdaptiveLoss": "calibrant.losses.base"})
+#: What losses of one's own derive from.
+_BASES: Final = {
+    "Loss": "calibrant.losses.base",
+    "AdaptiveLoss": "calibrant.losses.base",
+    "PenalisedLoss": "calibrant.losses.auxiliary",
+    "AutoStrength": "calibrant.losses.temperature",
+    "Strength": "calibrant.losses.temperature",
+}
+__getattr__ = lazy(__name__, METHODS.values(), _BASES)
 __all__ = [
     "METHODS",
     "SHARED",
     "AdaptiveLoss",
+    "AutoStrength",
     "Loss",
     "Method",
+    "PenalisedLoss",
+    "Strength",
     "create",
     *sorted(method.name for method in METHODS.values()),
 ]
@@ -183,6 +215,8 @@ def create(key: str, num_classes: int | None = None, **options: Any) -> "Loss":
         torch.Size([10])
     """
     method = lookup(key, METHODS, "key")
+    if num_classes is not None:
+        whole("num_classes", num_classes, 1)
     return build(method.loss, num_classes, {**method.defaults, **options}, repr(key))
 
 

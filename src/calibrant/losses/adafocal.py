@@ -262,8 +262,8 @@ class CalFocal(_BinnedFocal):
     of a training sample's true class, which lies in bin b:
 
     .. math::
-        \gamma_b = \exp(\lambda (C_b - A_b)) \quad\text{(Eq. 2, \texttt{per="bin"})} \qquad
-        \gamma = \exp(\lambda (p - A_b)) \quad\text{(Eq. 1, \texttt{per="sample"})}
+        \gamma_b = \exp(\lambda (C_b - A_b)) \quad\text{(Eq. 2, per bin)} \qquad
+        \gamma = \exp(\lambda (p - A_b)) \quad\text{(Eq. 1, per sample)}
 
     See :func:`adafocal_loss` and :func:`calfocal_loss`.
 

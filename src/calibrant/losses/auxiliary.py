@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from calibrant import losses
 from calibrant.checks import in_range
+from calibrant.errors import lookup
 from calibrant.losses.base import AdaptiveLoss, Loss, predictive
 from calibrant.losses.cross_entropy import cross_entropy_loss
 from calibrant.losses.sorting import largest
@@ -30,6 +31,16 @@ class PenalisedLoss(Loss):
         base: The loss it is added to: a key of :data:`calibrant.losses.METHODS`, or a loss, whose options then apply.
         base_options: Options of a base given by its key.
         **options: Options of all losses: ignore_index, reduction, class_weights, task.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import MbLS, PenalisedLoss
+        >>> class LargeLogits(PenalisedLoss):
+        ...     def penalty(self, given):
+        ...         return given.logits.square().mean()
+        >>> loss = LargeLogits(weight=0.1, base=MbLS())
+        >>> round(float(loss(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1]))), 3)
+        0.499
     """
 
     def __init__(
@@ -65,6 +76,10 @@ class PenalisedLoss(Loss):
 def _base(base: str | Loss, base_options: Mapping[str, Any], options: Options) -> Loss:
     if isinstance(base, Loss) and options:
         raise ValueError(f"{', '.join(options)}: these options are those of the base, pass them to {type(base).__name__}")
+    if isinstance(base, type):
+        raise TypeError(f"base must be the key of a loss or a loss, not its class: pass {base.__name__}()")
+    if isinstance(base, str):
+        lookup(base, losses.METHODS, "base")
     if not isinstance(base, str | Loss):
         raise TypeError(f'base must be the key of a loss, such as "ce", or a loss, got {type(base).__name__}')
     loss = base if isinstance(base, Loss) else losses.create(base, num_classes=2, **base_options, **options)

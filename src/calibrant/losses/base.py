@@ -77,9 +77,14 @@ class Loss(nn.Module, ABC):
         usual: Mapping[str, Any] = {**OPTIONS, "weight": self.class_weights}
         unusual = {name for name in given if name in usual and not _alike(given[name], usual[name])}
         shown = {name: value for name, value in given.items() if name not in usual or name in unusual}
-        return ", ".join(
-            f"{name}={value.tolist() if isinstance(value, Tensor) else value!r}" for name, value in shown.items()
-        )
+        return ", ".join(f"{name}={_written(value)}" for name, value in shown.items())
+
+
+def _written(value: Any) -> str:
+    """A value in a repr; a learned number in the fewest digits that give it back, 0.05 and not 0.05000000074505806."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return str(value.numpy(force=True)) if value.dim() == 0 else repr(value.tolist())
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -1,4 +1,5 @@
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -12,7 +13,7 @@ from calibrant.losses.lagrangian import SAFEGUARD, AugmentedLagrangian
 from calibrant.losses.margin import cross_entropy_with_margin, linear_penalty
 from calibrant.losses.penalties import PENALTIES
 from calibrant.losses.targets import Batch, Options, batch, with_options
-from calibrant.losses.temperature import AutoMargin, Scalar
+from calibrant.losses.temperature import AutoMargin, Scalar, logit_distances
 from calibrant.tensors import per_class
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def cals_hr_loss(
     return reduce_finite(cross_entropy_with_margin(given, penalty), given)
 
 
+def over_samples(values: Tensor) -> Tensor:
+    """Sum over samples, or pixels, for each class."""
+    return tensors.sum_double(values, [0, *range(2, values.dim())])
+
+
 class _ClassAdaptiveLoss(AdaptiveLoss):
     """One multiplier per class, learned from means over validation samples of functions of the logit distances."""
 
@@ -109,20 +115,19 @@ class _ClassAdaptiveLoss(AdaptiveLoss):
         self._forget()
 
     @abstractmethod
-    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
-        """What is averaged: functions of the distances ``(N, K, *spatial)``, of the same shape."""
+    def _add_functions(self, distance: Tensor) -> Iterator[Tensor]:
+        """What is averaged: sums over samples of functions of their distances, which may be overwritten."""
 
     def _collect(self, given: Batch) -> None:
-        logits = given.logits.to(torch.promote_types(given.logits.dtype, self.multipliers.dtype))
-        distance = logits.amax(dim=1, keepdim=True) - logits
-        over_samples = [0, *range(2, logits.dim())]
-        sums = [
-            tensors.sum_double(torch.where(given.kept.unsqueeze(1), function, 0), over_samples)
-            for function in self._functions(distance)
-        ]
+        for block in given.blocks():
+            logits = block.logits.to(torch.promote_types(block.logits.dtype, self.multipliers.dtype))
+            self._add(block, logit_distances(logits))
+
+    def _add(self, given: Batch, distance: Tensor) -> None:
+        """Add samples, none of them ignored, and overwrite their distances."""
         # Not in place: tensors made in inference mode cannot be updated outside of it.
-        self._sums = self._sums + torch.stack(sums).cpu()
-        self._count = self._count + given.kept.sum().cpu()
+        self._sums = self._sums + torch.stack(list(self._add_functions(distance))).cpu()
+        self._count = self._count + given.kept.numel()
 
     def _means(self) -> Tensor:
         """Means over the samples of all processes, ``(averages, K)``."""
@@ -222,10 +227,11 @@ class CALSALM(_ClassAdaptiveLoss, AugmentedLagrangian):
             logits, target, self.multipliers, self.rho, margin=self.margin, penalty=self.penalty, **self.options
         )
 
-    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
-        z = distance / self.margin - 1
+    def _add_functions(self, distance: Tensor) -> Iterator[Tensor]:
+        z = distance.div_(self.margin).sub_(1)
         derivative = PENALTIES[self.penalty].derivative(z, per_class(self.rho, z), per_class(self.multipliers, z))
-        return derivative, z
+        yield over_samples(derivative)
+        yield over_samples(z)
 
     def _learn(self) -> None:
         means = self._means()
@@ -233,10 +239,10 @@ class CALSALM(_ClassAdaptiveLoss, AugmentedLagrangian):
 
 
 class CALSAuto(CALSALM, AutoMargin):
-    r"""CALS-ALM that finds its own margin; see :func:`cals_alm_loss`. Ours, in no paper.
+    r"""CALS-ALM that finds its own margin; see :func:`cals_alm_loss`. Our own, unpublished.
 
-    After each epoch, multipliers and rho change as in :class:`CALSALM`. Then the margin shrinks if the validation samples
-    ask for a temperature above 1, and grows if they ask for one below:
+    After each epoch, multipliers and rho change as in :class:`CALSALM`. Then the margin shrinks if the temperature
+    that best fits the validation samples is above 1, and grows if it is below:
     :class:`calibrant.losses.temperature.Strength` has the formula.
 
     Args:
@@ -255,7 +261,8 @@ class CALSAuto(CALSALM, AutoMargin):
 
     Attributes:
         margin: The margin m, a scalar.
-        temperature: The temperature asked for at the last :meth:`adapt`; above 1 if the network was overconfident.
+        start: Its value at the start of training.
+        temperature: The temperature that fitted best at the last :meth:`adapt`; above 1 if the network was overconfident.
         multipliers: Multipliers, ``(K,)``.
         rho: Penalty parameters, ``(K,)``.
         constraint: Mean of d / m - 1 on validation data at the last :meth:`adapt`, ``(K,)``.
@@ -273,17 +280,17 @@ class CALSAuto(CALSALM, AutoMargin):
         (1.72, 7.63)
     """
 
-    learned: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.learned)
+    learned: ClassVar[tuple[str, ...]] = ("margin", "start", "temperature", *CALSALM.learned)
     logged: ClassVar[tuple[str, ...]] = ("margin", "temperature", *CALSALM.logged)
     margin: Tensor
 
-    def _collect(self, given: Batch) -> None:
-        super()._collect(given)
-        super(_ClassAdaptiveLoss, self)._collect(given)  # that of AutoMargin, which comes next
+    def _add(self, given: Batch, distance: Tensor) -> None:
+        self._asked.add(given, distance)
+        super()._add(given, distance)
 
     def _learn(self) -> None:
         super()._learn()
-        super(_ClassAdaptiveLoss, self)._learn()
+        super(_ClassAdaptiveLoss, self)._learn()  # that of AutoMargin, which comes next
 
     def _forget(self) -> None:
         super()._forget()
@@ -363,8 +370,8 @@ class CALSHR(_ClassAdaptiveLoss):
         """Return the loss."""
         return cals_hr_loss(logits, target, self.multipliers, margin=self.margin, **self.options)
 
-    def _functions(self, distance: Tensor) -> tuple[Tensor, ...]:
-        return ((distance - self.margin).relu() * per_class(self.multipliers, distance),)
+    def _add_functions(self, distance: Tensor) -> Iterator[Tensor]:
+        yield over_samples(distance.sub_(self.margin).relu_()) * self.multipliers.to(distance.device)
 
     def _learn(self) -> None:
         (score,) = self._means()

@@ -76,9 +76,9 @@ class LabelSmoothing(Loss):
 
 
 class LabelSmoothingAuto(LabelSmoothing, AutoStrength):
-    r"""Label smoothing that finds its own mass; see :func:`label_smoothing_loss`. Ours, in no paper.
+    r"""Label smoothing that finds its own mass; see :func:`label_smoothing_loss`. Our own, unpublished.
 
-    After each epoch alpha grows if the validation samples ask for a temperature above 1, and shrinks if they ask for one
+    After each epoch alpha grows if the temperature that best fits the validation samples is above 1, and shrinks if it is
     below: :class:`calibrant.losses.temperature.Strength` has the formula. The distances between logits change with the
     logarithm of alpha, so that its steps are four times those of a margin.
 
@@ -88,7 +88,8 @@ class LabelSmoothingAuto(LabelSmoothing, AutoStrength):
 
     Attributes:
         alpha: Mass taken from the label, a scalar.
-        temperature: The temperature asked for at the last :meth:`adapt`; above 1 if the network was overconfident.
+        start: Its value at the start of training.
+        temperature: The temperature that fitted best at the last :meth:`adapt`; above 1 if the network was overconfident.
         epoch: Number of calls of :meth:`adapt`.
 
     Example:
@@ -104,5 +105,11 @@ class LabelSmoothingAuto(LabelSmoothing, AutoStrength):
     """
 
     strength = Strength("alpha", usual=0.05, bounds=(1e-3, 0.5), gain=-0.25)
-    learned = logged = ("alpha", "temperature")
+    learned = ("alpha", "start", "temperature")
+    logged = ("alpha", "temperature")
     alpha: Tensor
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        # Of a copy, so that adapt() may come between forward and backward.
+        return label_smoothing_loss(logits, target, alpha=self.alpha.clone(), **self.options)

@@ -69,7 +69,9 @@ def normalised(logits: Tensor, temperature: float) -> Tensor:
 def _check(temperature: float, options: Options) -> None:
     in_range("temperature", temperature, 0, above=True)
     if options.get("task", "multiclass") != "multiclass":
-        raise ValueError(f'LogitNorm has no task="{options["task"]}": of a single logit, normalising leaves only the sign')
+        raise ValueError(
+            f'LogitNorm does not support task="{options["task"]}": normalising a single logit leaves only its sign'
+        )
 
 
 class LogitNorm(Loss):

@@ -152,10 +152,10 @@ class MbLS(Loss):
 
 
 class MbLSAuto(MbLS, AutoMargin):
-    r"""Margin-based label smoothing that finds its own margin; see :func:`margin_loss`. Ours, in no paper.
+    r"""Margin-based label smoothing that finds its own margin; see :func:`margin_loss`. Our own, unpublished.
 
-    After each epoch the margin shrinks if the validation samples ask for a temperature above 1, and grows if they ask for
-    one below: :class:`calibrant.losses.temperature.Strength` has the formula.
+    After each epoch the margin shrinks if the temperature that best fits the validation samples is above 1, and grows if it
+    is below: :class:`calibrant.losses.temperature.Strength` has the formula.
 
     Args:
         margin: Initial margin; where it ends does not depend on it.
@@ -165,7 +165,8 @@ class MbLSAuto(MbLS, AutoMargin):
 
     Attributes:
         margin: The margin, a scalar.
-        temperature: The temperature asked for at the last :meth:`adapt`; above 1 if the network was overconfident.
+        start: Its value at the start of training.
+        temperature: The temperature that fitted best at the last :meth:`adapt`; above 1 if the network was overconfident.
         epoch: Number of calls of :meth:`adapt`.
 
     Example:
@@ -180,5 +181,6 @@ class MbLSAuto(MbLS, AutoMargin):
         (1.72, 7.63)
     """
 
-    learned = logged = ("margin", "temperature")
+    learned = ("margin", "start", "temperature")
+    logged = ("margin", "temperature")
     margin: Tensor

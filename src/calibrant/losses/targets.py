@@ -1,6 +1,6 @@
 """Targets of losses: hard labels or soft targets, class weights, binary and multi-label tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, get_args
 
 import torch
@@ -77,6 +77,17 @@ class Batch(NamedTuple):
     def mass(self) -> Tensor | float:
         r""":math:`\sum_k q_k w_k` of each sample, with the class dimension kept; 1 for hard labels, weighted at the end."""
         return self.target.sum(dim=1, keepdim=True) if self.soft else 1.0
+
+    def blocks(self) -> Iterator["Batch"]:
+        """The samples or pixels that are not ignored, some at a time, so that sums over them stay in cache."""
+        labels = torch.zeros_like(self.kept, dtype=torch.long) if self.soft else self.target
+        whole = tensors.Samples(self.logits, labels, self.kept, soft=self.target if self.soft else None)
+        for block in tensors.blocks(whole, 2**18):
+            logits, target, kept = block.logits, block.target if block.soft is None else block.soft, block.kept
+            if block.places is not None:
+                logits, target = (part.movedim(1, -1) if part.dim() > kept.dim() else part for part in (logits, target))
+                logits, target, kept = logits[kept], target[kept], kept[kept]
+            yield self._replace(logits=logits, target=target, kept=kept)
 
     def scaled(self, values: Tensor) -> Tensor:
         """A term that does not depend on labels, in proportion to the weight that soft targets give a sample."""

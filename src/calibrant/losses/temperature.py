@@ -1,4 +1,4 @@
-"""Strengths that need no tuning: they follow the temperature that validation data ask for. Ours, in no paper."""
+"""Strengths that need no tuning: they follow the temperature that best fits the validation data. Our own, unpublished."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +19,13 @@ Scalar = float | Tensor
 PRIOR = 16.0
 
 
+def logit_distances(logits: Tensor) -> Tensor:
+    r"""Distance of each logit from the largest, :math:`d_k = \max_j l_j - l_k`."""
+    return logits.amax(dim=1, keepdim=True) - logits
+
+
 class TemperatureSums:
-    r"""What samples say about the temperature they ask for, in sums that add up over batches and processes.
+    r"""What samples say about the temperature that fits them best, in sums that add up over batches and processes.
 
     Temperature scaling minimises the negative log-likelihood of :math:`\mathrm{softmax}(\beta l)`, with
     :math:`\beta = 1/T`. At T = 1 its derivatives in :math:`\beta` are
@@ -36,10 +41,10 @@ class TemperatureSums:
     Example:
         >>> import torch
         >>> from calibrant.losses.targets import batch
-        >>> from calibrant.losses.temperature import TemperatureSums
+        >>> from calibrant.losses.temperature import TemperatureSums, logit_distances
         >>> logits, target = torch.tensor([[4.0, 0.0]]).repeat(4, 1), torch.tensor([0, 0, 0, 1])
         >>> sums = TemperatureSums()
-        >>> sums.add(batch(logits, target))  # 98% confident, 75% correct
+        >>> sums.add(batch(logits, target), logit_distances(logits))  # 98% confident, 75% correct
         >>> slope, curvature, _ = sums.totals()
         >>> round(float(torch.exp(slope / (curvature + slope.abs()))), 2)
         2.15
@@ -49,18 +54,16 @@ class TemperatureSums:
         self._sums = torch.zeros(3, dtype=torch.float64, device="cpu")
         self.count = 0
 
-    def add(self, given: Batch) -> None:
-        """Add samples."""
-        logits = given.logits
-        distance = logits.amax(dim=1, keepdim=True) - logits  # from the largest, so that no digits are lost
-        weighted = logits.softmax(dim=1).mul_(distance)
-        mean = weighted.sum(dim=1)
-        slope = given.expected(distance) - mean
-        curvature = weighted.mul_(distance).sum(dim=1) - mean.square()
-        found = torch.where(given.kept, torch.stack([slope, curvature, distance.amax(dim=1)]), 0)
+    def add(self, given: Batch, distance: Tensor) -> None:
+        """Add samples, none of them ignored, with the distances of their logits from the largest."""
+        weighted = (-distance).exp_()  # softmax, before it is normalised
+        total = weighted.sum(dim=1)
+        mean = weighted.mul_(distance).sum(dim=1).div_(total)
+        curvature = weighted.mul_(distance).sum(dim=1).div_(total).sub_(mean.square())
+        found = torch.stack([given.expected(distance).sub(mean), curvature, distance.amax(dim=1)])
         # Not in place: tensors made in inference mode cannot be updated outside of it.
         self._sums = self._sums + tensors.sum_double(found, list(range(1, found.dim()))).cpu()
-        self.count += int(given.kept.sum())
+        self.count += given.kept.numel()
 
     def totals(self, add_up: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return g, h and the mean of the largest logit distance; ``add_up`` sums over processes."""
@@ -70,7 +73,7 @@ class TemperatureSums:
 
 @dataclass(frozen=True)
 class Strength:
-    r"""An option that makes a network more or less sure of itself, and how it follows the temperature.
+    r"""A hyper-parameter that controls confidence, and its update rule.
 
     Given g and h of :class:`TemperatureSums`, a strength x changes after an epoch by
 
@@ -87,6 +90,15 @@ class Strength:
         usual: :math:`x_0`, where it starts by default.
         bounds: The interval that it is kept in.
         gain: :math:`\gamma`, roughly; negative if a larger x makes a network less sure.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.losses import Strength
+        >>> margin = Strength("margin", usual=10.0, bounds=(1.0, 30.0), gain=1.0)
+        >>> slope, curvature = torch.tensor(40.0), torch.tensor(44.0)  # of samples that fit better with a higher temperature
+        >>> now, temperature = margin.follow(torch.tensor(10.0), slope, curvature)
+        >>> round(float(temperature), 2), round(float(now), 2)
+        (1.49, 8.19)
     """
 
     name: str
@@ -110,13 +122,14 @@ class Strength:
 
 
 class AutoStrength(AdaptiveLoss):
-    """A loss whose strength follows the temperature that validation samples ask for.
+    """A loss whose strength follows the temperature that best fits the validation samples.
 
     A loss of your own says which of its options that is, and lets ``_hold`` store it.
 
     Attributes:
         strength: What follows it.
-        temperature: The temperature at the last :meth:`adapt`.
+        start: The strength at the start of training.
+        temperature: The temperature at the last :meth:`adapt`, by one Newton step.
 
     Example:
         >>> import torch
@@ -141,6 +154,7 @@ class AutoStrength(AdaptiveLoss):
     """
 
     strength: ClassVar[Strength]
+    start: Tensor
     temperature: Tensor
     _asked: TemperatureSums
 
@@ -149,11 +163,13 @@ class AutoStrength(AdaptiveLoss):
             super()._hold(name, value)
             return
         self.register_buffer(name, self.strength.start(value))
+        self.register_buffer("start", self.get_buffer(name).clone())
         self.register_buffer("temperature", torch.ones((), dtype=torch.float32))
         self._forget()
 
     def _collect(self, given: Batch) -> None:
-        self._asked.add(given)
+        for block in given.blocks():
+            self._asked.add(block, logit_distances(block.logits))
 
     def _learn(self) -> None:
         now = self.get_buffer(self.strength.name)
@@ -176,7 +192,7 @@ class AutoStrength(AdaptiveLoss):
 class AutoMargin(AutoStrength):
     """A loss whose margin on logit distances follows the temperature.
 
-    A temperature above 1 asks for smaller distances, and a smaller margin allows only these. Beyond twice the mean largest
+    A temperature above 1 calls for smaller distances, and a smaller margin allows only these. Beyond twice the mean largest
     distance a margin has no effect, and would need many epochs to come down: it shrinks from there.
 
     Attributes:

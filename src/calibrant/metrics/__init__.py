@@ -88,5 +88,5 @@ __all__ = [
     "ood_fpr95",
     "per_image",
     "per_label",
-    *FUNCTIONS,
 ]
+__all__.extend(FUNCTIONS)  # noqa: PYI056 - mkdocstrings takes no other form for what is not known before it runs

@@ -231,27 +231,35 @@ def sweep(ordered: SortedOutcomes, *, binning: Binning = "mass", norm: int = 1) 
         torch.nn.functional.pad(x.cumsum(-1), (1, 0)) for x in (flat.counts, flat.counts * flat.confidence, flat.correct)
     ]
 
-    def bins(number: int, rows: Tensor, edges: Tensor) -> BinStatistics:
-        """Sums between some of the edges 0 .. ``number`` of ``number`` bins."""
-        share, own = edges / number, [x[rows] for x in running]
+    def sums(share: Tensor, rows: Tensor) -> list[Tensor]:
+        """Running sums up to given shares: of the interval [0, 1], or of the samples."""
+        own = [x[rows] for x in running]
         if binning == "width":
             ends = torch.searchsorted(flat.confidence, share, right=True)
             ends = torch.where(share <= 0, 0, torch.where(share >= 1, len(flat.confidence), ends))
-            return BinStatistics(*(x[:, ends].diff(dim=1) for x in own))
-        ranks = (share * total[rows, None] - 1e-9).ceil().expand(len(rows), -1)
-        return BinStatistics(*(x.diff(dim=1) for x in _at_ranks(own, ranks)))
+            return [x[:, ends] for x in own]
+        return _at_ranks(own, (share * total[rows, None] - 1e-9).ceil().expand(len(rows), -1))
+
+    def bins(number: int, rows: Tensor, edges: Tensor) -> BinStatistics:
+        """Sums between some of the edges 0 .. ``number`` of ``number`` bins."""
+        return BinStatistics(*(x.diff(dim=1) for x in sums(edges / number, rows)))
 
     def all_edges(number: int) -> Tensor:
         return torch.arange(number + 1, dtype=torch.float64, device=total.device)
 
     number = _in_order_always(flat)
     rows = (number == 0).nonzero().squeeze(1)
-    candidate = 2
+    lowest = 2
     while len(rows):
-        stopped = (candidate >= total[rows]) | ~_in_order(bins(candidate, rows, all_edges(candidate)))
-        number[rows[stopped]] = candidate - 1
+        # Of few rows several numbers are tried at once. Edges beyond the last make empty bins, which do not count.
+        tried = torch.arange(lowest, lowest + max(1, 16 // len(rows)), device=total.device)
+        edges = torch.minimum(all_edges(int(tried[-1])), tried[:, None]) / tried[:, None]
+        parts = (x.view(len(rows), len(tried), -1).diff(dim=2) for x in sums(edges.flatten(), rows))
+        wrong = (tried >= total[rows, None]) | ~_in_order(BinStatistics(*parts))
+        stopped, first = wrong.max(dim=1)
+        number[rows[stopped]] = lowest - 1 + first[stopped]
         rows = rows[~stopped]
-        candidate += 1
+        lowest += len(tried)
     values = torch.zeros_like(total)
     size = len(flat.confidence)
     for chosen in number.unique().tolist():

@@ -11,6 +11,7 @@ from calibrant.plots.pixels import PixelReliability  # noqa: E402
 from calibrant.plots.reliability import ConfidenceHistogram, ReliabilityDiagram  # noqa: E402
 from calibrant.plots.risk_coverage import RiskCoverage  # noqa: E402
 from calibrant.plots.robustness import ROC, ShiftCurves  # noqa: E402
+from calibrant.plots.search import SearchPlot  # noqa: E402
 from calibrant.plots.shapes import FocalShapes, PenaltyShapes  # noqa: E402
 from calibrant.plots.sweeps import Sweep, SweepMap  # noqa: E402
 
@@ -28,6 +29,7 @@ __all__ = [
     "PixelReliability",
     "ReliabilityDiagram",
     "RiskCoverage",
+    "SearchPlot",
     "ShiftCurves",
     "Sweep",
     "SweepMap",

@@ -171,7 +171,8 @@ class GammaPath(Figure):
         above.set(ylabel="confidence - accuracy, %")
         above.tick_params(labelbottom=False)
         below.set(xlabel="epoch", ylabel="gamma")
-        below.xaxis.set_major_locator(MaxNLocator(integer=True))
+        for own in (above, below):
+            own.xaxis.set_major_locator(MaxNLocator(integer=True))
         scale = mpl.cm.ScalarMappable(BoundaryNorm(np.arange(bins + 1) + 0.5, bins), mpl.colors.ListedColormap(colours))
         bar = ax.figure.colorbar(scale, ax=ax, fraction=0.05, pad=0.03, ticks=[1, (bins + 1) // 2, bins])
         bar.set_label("validation bin, by confidence")

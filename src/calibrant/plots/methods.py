@@ -8,6 +8,8 @@ from calibrant.metrics.table import measure
 from calibrant.plots.base import COLOURS, GREY, Figure, new_axes, panels, styled
 
 MARKERS = "osD^vP*X<>hp"
+#: More methods than this stand below one another, so that their names can be read.
+MANY = 10
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,26 +107,45 @@ class MethodBars(Figure):
 
     @styled
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw a row of bars for each measure, in two columns if there are many."""
-        columns = 1 if len(self.values) <= 4 else 2
+        """Draw a row of bars for each measure, in two columns if there are many; many methods stand below one another."""
+        across = len(self.names) > MANY
+        columns = len(self.values) if across else 1 if len(self.values) <= 4 else 2
         rows = -(-len(self.values) // columns)
-        ax = new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows) if ax is None else ax
-        shown = panels(ax, rows, columns, count=len(self.values), gap=0.18, row_gap=0.32 / max(rows, 4))
-        for number, (own, (key, groups)) in enumerate(zip(shown, self.values.items(), strict=True)):
-            record = measure(key)
-            scale = record.scale
-            colours = [COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
-            stages = [groups, self.after[key]] if key in self.after else [groups]
-            width = 0.7 / len(stages)
-            for stage, shown_groups in enumerate(stages):
-                means = [scale * float(np.mean(group)) for group in shown_groups]
-                spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in shown_groups]
-                places = np.arange(len(self.names)) + width * (stage - (len(stages) - 1) / 2)
-                light: Any = {"alpha": 0.45} if stage else {}
-                own.bar(places, means, yerr=spread, color=colours, width=width, error_kw={"elinewidth": 0.8}, **light)
-            own.set_ylabel(record.label, fontsize=6)
-            last = number + columns >= len(self.values)
-            own.set_xticks(range(len(self.names)), self.names if last else [], rotation=30, ha="right")
+        if ax is None:
+            small, large = 1.2 + 1.3 * columns, 0.5 + 0.15 * len(self.names)
+            ax = new_axes(small, large) if across else new_axes(columns * (0.9 + 0.55 * len(self.names)), 0.6 + 1.15 * rows)
+        gaps = {"gap": 0.1 / columns} if across else {"gap": 0.18, "row_gap": 0.32 / max(rows, 4)}
+        shown = panels(ax, rows, columns, count=len(self.values), **gaps)
+        for number, (own, key) in enumerate(zip(shown, self.values, strict=True)):
+            self._bars(own, key, across=across)
+            places = range(len(self.names))
+            if across:
+                own.set_yticks(places, [] if number else self.names)
+                own.invert_yaxis()
+                own.set_title(measure(key).label, fontsize=7)
+                own.grid(visible=False, axis="y")
+            else:
+                own.set_ylabel(measure(key).label, fontsize=6)
+                last = number + columns >= len(self.values)
+                own.set_xticks(places, self.names if last else [], rotation=30, ha="right")
         if self.after:
-            shown[0].set_title("light: after temperature scaling", fontsize=6, loc="left", pad=3)
+            place: Any = {"y": -0.06, "va": "top"} if across else {}
+            shown[0].set_title("light: after temperature scaling", fontsize=6, loc="left", pad=3, **place)
         return ax
+
+    def _bars(self, ax: Axes, key: str, *, across: bool) -> None:
+        """The bars of a measure, upright or across."""
+        scale = measure(key).scale
+        colours = [COLOURS[0] if across else COLOURS[i % len(COLOURS)] for i in range(len(self.names))]
+        stages = [self.values[key], self.after[key]] if key in self.after else [self.values[key]]
+        width = 0.7 / len(stages)
+        for stage, groups in enumerate(stages):
+            means = [scale * float(np.mean(group)) for group in groups]
+            spread = [scale * float(np.std(group, ddof=1)) if len(group) > 1 else 0.0 for group in groups]
+            places = np.arange(len(self.names)) + width * (stage - (len(stages) - 1) / 2)
+            look: Any = {"color": colours, "error_kw": {"elinewidth": 0.8}, **({"alpha": 0.45} if stage else {})}
+            if across:
+                ax.barh(places, means, xerr=spread, height=width, **look)
+                ax.set_ylim(-0.6, len(self.names) - 0.4)
+            else:
+                ax.bar(places, means, yerr=spread, width=width, **look)

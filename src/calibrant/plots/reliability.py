@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullLocator
 
 from calibrant import inputs, tensors
-from calibrant.binning import BinStatistics
-from calibrant.checks import whole
+from calibrant.binning import Binning, BinStatistics, bin_statistics, equal_mass_edges
+from calibrant.checks import one_of, whole
 from calibrant.inputs import Array, Given, column_names, shown
 from calibrant.metrics import calibration
 from calibrant.metrics.estimators import calibration_error
@@ -18,6 +18,7 @@ from calibrant.metrics.panel import Panel, PanelResult
 from calibrant.outcomes import top_label
 from calibrant.plots.base import BLUE, COLOURS, GREY, ORANGE, Figure, new_axes, percent, styled
 from calibrant.stats import Interval, bootstrap, true_error_interval, wilson
+from calibrant.stats.inversion import INVERSION
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,11 +38,14 @@ class ReliabilityDiagram(Figure):
         low: Lower end of the accuracy's interval.
         high: Upper end.
         ece: The expected calibration error.
-        ece_low: Lower end of the interval of the true error; the ECE itself is biased upwards on small samples.
+        ece_low: Lower end of the interval of the true error; the ECE itself is biased upwards on small samples. Where
+            samples are not independent, such as pixels, it is the interval of the ECE over images.
         ece_high: Upper end.
         level: Confidence level of the intervals.
         samples: Number of samples.
         event: Name of the event, if it is one's probability that is compared with its frequency.
+        edges: Inner edges of equal-mass bins; empty for bins of equal width.
+        resampled: Whether the interval is that of the ECE itself, from resampling images, and not of the true error.
 
     Example:
         >>> from calibrant.plots import ReliabilityDiagram
@@ -66,6 +70,8 @@ class ReliabilityDiagram(Figure):
     level: float
     samples: int
     event: str = ""
+    edges: list[float] = field(default_factory=list)
+    resampled: bool = False
 
     @classmethod
     @shown
@@ -76,21 +82,32 @@ class ReliabilityDiagram(Figure):
         name: str = "",
         *,
         num_bins: int = 15,
+        binning: Binning = "width",
         level: float = 0.95,
         resamples: int = 1000,
         **given: "Unpack[Given]",
     ) -> "ReliabilityDiagram":
         """Measure a model; 15 equal-width bins by default, 25 in the CALS paper's Figure 4.
 
-        ``ignore_index``, ``probs`` and ``task`` are those of :class:`calibrant.inputs.Given`.
+        With ``binning="mass"``, bins hold (nearly) equal numbers of samples. ``ignore_index``, ``probs`` and ``task`` are
+        those of :class:`calibrant.inputs.Given`.
         """
+        one_of("binning", binning, ("width", "mass"))
         options: Any = {"level": level, "resamples": resamples}
-        bins = calibration.width_bins(calibration.measured(logits, target, soft=calibration.NO_NOISE, **given), num_bins)
+        outcomes = calibration.measured(logits, target, soft=calibration.NO_NOISE, **given)
+        edges: list[float] = []
+        if binning == "mass":
+            confidence = outcomes.confidence.double()
+            inner = equal_mass_edges(confidence, whole("num_bins", num_bins, 1), lambda tensor: tensor)
+            bins, edges = bin_statistics(confidence, outcomes.correct, inner), inner.tolist()
+        else:
+            bins = calibration.width_bins(outcomes, num_bins)
         event = "" if given.get("task", "multiclass") == "multiclass" else "the event"
+        metric = "adaptive_ece" if edges else "ece"
         if len(np.shape(target)) > 1:  # pixels of an image, or labels of a sample, are not independent
-            ece = bootstrap("ece", logits, target, num_bins=num_bins, **options, **given)
-            return cls.from_bins(bins, ece, name, event=event)
-        return cls.from_bins(bins, true_error_interval(bins, **options), name, event=event)
+            ece = bootstrap(metric, logits, target, num_bins=num_bins, **options, **given)
+            return cls.from_bins(bins, ece, name, event=event, edges=edges)
+        return cls.from_bins(bins, true_error_interval(bins, **options), name, event=event, edges=edges)
 
     @classmethod
     def per_label(
@@ -122,9 +139,19 @@ class ReliabilityDiagram(Figure):
 
     @classmethod
     def from_bins(
-        cls, bins: BinStatistics, ece: Interval | None = None, name: str = "", *, event: str = ""
+        cls,
+        bins: BinStatistics,
+        ece: Interval | None = None,
+        name: str = "",
+        *,
+        event: str = "",
+        edges: Sequence[float] = (),
     ) -> "ReliabilityDiagram":
-        """From sums over equal-width bins; ``ece`` is the interval of the error, by default that of independent samples."""
+        """From sums over bins, of equal width if no ``edges`` are given.
+
+        ``ece`` is the interval of the error, by default that of independent samples.
+        """
+        resampled = ece is not None and ece.method != INVERSION
         ece = true_error_interval(bins) if ece is None else ece
         confidence, accuracy = bins.means()
         low, high = wilson(bins.correct, bins.counts, level=ece.level)
@@ -141,6 +168,8 @@ class ReliabilityDiagram(Figure):
             level=ece.level,
             samples=int(bins.counts.sum()),
             event=event,
+            edges=list(edges),
+            resampled=resampled,
         )
 
     @property
@@ -151,12 +180,14 @@ class ReliabilityDiagram(Figure):
     @property
     def label(self) -> str:
         """The ECE, and the interval of the true error."""
-        return f"ECE {percent(self.ece)}, true error {100 * self.ece_low:.2f} to {100 * self.ece_high:.2f}%"
+        what = "interval" if self.resampled else "true error"
+        name = "AdaECE" if self.edges else "ECE"
+        return f"{name} {percent(self.ece)}, {what} {100 * self.ece_low:.2f} to {100 * self.ece_high:.2f}%"
 
     @property
     def how(self) -> str:
         """Bins and samples."""
-        return f"{len(self.counts)} equal-width bins, n = {self.samples:,}"
+        return f"{len(self.counts)} equal-{'mass' if self.edges else 'width'} bins, n = {self.samples:,}"
 
     @styled
     def plot(
@@ -173,14 +204,14 @@ class ReliabilityDiagram(Figure):
         Empty bins are hatched. Whiskers are intervals of the accuracy.
         """
         ax = new_axes(3.0, 3.7 if counts else 3.0) if ax is None else ax
-        edges = np.linspace(0, 1, len(self.counts) + 1)
+        edges = np.array([0, *self.edges, 1]) if self.edges else np.linspace(0, 1, len(self.counts) + 1)
         filled = np.array(self.counts) > 0
         confidence, accuracy = np.array(self.confidence), np.array(self.accuracy)
         whiskers = np.abs(np.array([self.low, self.high]) - accuracy)[:, filled]
         ax.plot([0, 1], [0, 1], "--", color=GREY, linewidth=0.8, zorder=3)
         if style == "bars":
             self._bars(ax, edges, filled, colour)
-            centres = (edges[:-1] + edges[1:]) / 2
+            centres = confidence if self.edges else (edges[:-1] + edges[1:]) / 2
             ax.errorbar(centres[filled], accuracy[filled], whiskers, fmt="none", ecolor="black", elinewidth=0.7, zorder=4)
             ax.set_title(self.name, pad=22)
             ax.text(0.5, 1.02, f"{self.label}\n{self.how}", transform=ax.transAxes, ha="center", va="bottom", fontsize=6.5)
@@ -198,11 +229,13 @@ class ReliabilityDiagram(Figure):
 
     def _bars(self, ax: Axes, edges: np.ndarray, filled: np.ndarray, colour: str) -> None:
         """Accuracy, and the gap by which confidence exceeds or falls short of it."""
-        width = edges[1] - edges[0]
+        widths = np.diff(edges)
+        width = widths[filled]
         confidence, accuracy = np.array(self.confidence)[filled], np.array(self.accuracy)[filled]
         both, left = np.minimum(confidence, accuracy), edges[:-1][filled]
-        style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.5, "zorder": 2}
-        ax.bar(edges[:-1][~filled], 1, width, align="edge", fill=False, edgecolor="#D9D9D9", hatch="////", linewidth=0)
+        style: Any = {"align": "edge", "edgecolor": "white", "linewidth": 0.3 if self.edges else 0.5, "zorder": 2}
+        empty: Any = {"align": "edge", "fill": False, "edgecolor": "#D9D9D9", "hatch": "////", "linewidth": 0}
+        ax.bar(edges[:-1][~filled], 1, widths[~filled], **empty)
         ax.bar(left, both, width, color=colour, **style)
         ax.bar(
             left,
@@ -226,7 +259,8 @@ class ReliabilityDiagram(Figure):
     def _histogram(self, ax: Axes, edges: np.ndarray, colour: str, *, legend: bool) -> None:
         ax.tick_params(labelbottom=False)
         below = ax.inset_axes((0, -0.26, 1, 0.2), sharex=ax)
-        below.bar(edges[:-1], self.counts, edges[1] - edges[0], align="edge", color=colour, edgecolor="white", linewidth=0.5)
+        style: Any = {"align": "edge", "color": colour, "edgecolor": "white", "linewidth": 0.3 if self.edges else 0.5}
+        below.bar(edges[:-1], self.counts, np.diff(edges), **style)
         below.set(xlabel=self.axes[0], ylabel="samples", yscale="log", ylim=(0.7, 2 * max(self.counts)))
         below.yaxis.set_major_locator(LogLocator(numticks=3))
         below.yaxis.set_minor_locator(NullLocator())

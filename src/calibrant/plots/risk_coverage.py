@@ -63,6 +63,6 @@ class RiskCoverage(Figure):
         label = f"{name}area {percent(self.aurc)}"
         ax.plot(100 * np.array(self.coverage), 100 * np.array(self.risk), color=colour, label=label)
         ax.set(xlabel="coverage, %", ylabel="error rate, %", xlim=(0, 100))
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(bottom=0, auto=True)  # the top follows curves that come later
         ax.legend(loc="upper left")
         return ax

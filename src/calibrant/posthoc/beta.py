@@ -23,9 +23,9 @@ class BetaCalibration(Mixed):
     r"""A sigmoid of two logarithms: :math:`\sigma(a \log s - b \log(1 - s) + c)` (Kull et al., AISTATS 2017).
 
     Unlike Platt scaling, which has a = b, it can correct a network that is overconfident on one side and
-    underconfident on the other, and with a = b = 1, c = 0 it changes nothing. For two classes, of the second one; for more,
-    one map per class against the rest, normalised. A negative a, else a negative b, is set to 0 and the rest refitted, so
-    that the map does not decrease.
+    underconfident on the other, and with a = b = 1, c = 0 it changes nothing. With two classes it maps the probability
+    of the second; with more, one map per class (one-vs-rest), then normalised. A negative a, else a negative b, is set to 0
+    and the rest refitted, so that the map does not decrease.
 
     Args:
         form: ``"abm"``, all three; ``"ab"``, with one half mapped to itself, :math:`c = (a - b) \log 2`; ``"am"``, with

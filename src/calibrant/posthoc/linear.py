@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from calibrant.checks import in_range
 from calibrant.posthoc.base import Pointwise, rows
+from calibrant.posthoc.temperature import optimal_temperature
 from calibrant.tensors import Samples
 
 #: Elements of logits processed at once while fitting, in float64.
@@ -42,13 +43,15 @@ class VectorScaling(Pointwise):
 
     def _fit(self, samples: Samples) -> None:
         logits, target = rows(samples)
-        start = torch.ones(logits.shape[1], dtype=torch.float64, device=logits.device)
+        beta = _sharpness(samples)
+        start = torch.full((logits.shape[1],), beta, dtype=torch.float64, device=logits.device)
         self.weight_, self.bias_ = minimise(
             [start, torch.zeros_like(start)],
             lambda part, w, b: part * w + b,
             lambda w, b: self.intercept * b.square().mean(),  # noqa: ARG005
             logits,
             target,
+            curvature=curvature(lambda part: part, logits, beta),
         )
 
     def _log_probs(self, logits: Tensor) -> Tensor:
@@ -97,19 +100,21 @@ class MatrixScaling(Pointwise):
                 UserWarning,
                 stacklevel=4,
             )
-        start = torch.eye(classes, dtype=torch.float64, device=logits.device)
-        beside = 1 - start
+        beta = _sharpness(samples)
+        diagonal = torch.eye(classes, dtype=torch.float64, device=logits.device)
+        beside = 1 - diagonal
 
         def penalty(weight: Tensor, bias: Tensor) -> Tensor:
             squares = (weight * beside).square().sum() / (classes * (classes - 1))
             return self.off_diagonal * squares + self.intercept * bias.square().mean()
 
         self.weight_, self.bias_ = minimise(
-            [start, torch.zeros_like(start[0])],
+            [beta * diagonal, torch.zeros_like(diagonal[0])],
             lambda part, w, b: functional.linear(self._features(part), w, b),
             penalty,
             logits,
             target,
+            curvature=curvature(self._features, logits, beta, matrix=True),
         )
 
     def _log_probs(self, logits: Tensor) -> Tensor:
@@ -140,6 +145,35 @@ class DirichletCalibration(MatrixScaling):
         return logits.log_softmax(dim=-1)
 
 
+def _sharpness(samples: Samples) -> float:
+    """1/T for the temperature T that minimises the NLL, at most 1: where a fit starts.
+
+    At T = 1, a network that is far too sure has no curvature left, in double precision either.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return min(1.0, 1 / optimal_temperature(samples))
+
+
+def curvature(
+    features: Callable[[Tensor], Tensor], logits: Tensor, beta: float = 1.0, *, matrix: bool = False
+) -> list[Tensor]:
+    """Second derivatives of the mean NLL of softmax(w x + b) in each weight and intercept, at w = beta and b = 0.
+
+    They are means of s_i (1 - s_i) x_j^2 and s_i (1 - s_i).
+    """
+    size, classes = logits.shape
+    weights = torch.zeros((classes, classes) if matrix else (classes,), dtype=torch.float64, device=logits.device)
+    intercepts = torch.zeros(classes, dtype=torch.float64, device=logits.device)
+    for part in logits.split(max(1, CHUNK // classes)):
+        x = features(part.double())
+        s = (beta * x).softmax(dim=1)
+        variance = s - s.square()
+        weights += variance.T @ x.square() if matrix else (variance * x.square()).sum(dim=0)
+        intercepts += variance.sum(dim=0)
+    return [weights / size, intercepts / size]
+
+
 def minimise(
     start: list[Tensor],
     scores: Callable[..., Tensor],
@@ -147,6 +181,8 @@ def minimise(
     logits: Tensor,
     target: Tensor,
     loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    *,
+    curvature: list[Tensor] | None = None,
 ) -> list[Tensor]:
     """Minimise NLL plus penalty, in float64, by L-BFGS with a strong Wolfe line search.
 
@@ -157,8 +193,12 @@ def minimise(
         logits: ``(n, K)``.
         target: ``(n,)``.
         loss: Sum over a chunk's samples, from scores and labels; cross-entropy by default.
+        curvature: Second derivatives in each parameter at the start, roughly; parameters in their units need far fewer
+            steps.
     """
-    parameters = [value.clone().requires_grad_() for value in start]
+    given = curvature or [torch.ones_like(value) for value in start]
+    units = [h.clamp(min=max(1e-12, 1e-6 * float(h.max()))).rsqrt() for h in given]
+    parameters = [torch.zeros_like(value).requires_grad_() for value in start]
     step = max(1, CHUNK // logits.shape[1])
     optimizer = torch.optim.LBFGS(
         parameters,
@@ -170,15 +210,18 @@ def minimise(
         line_search_fn="strong_wolfe",
     )
 
+    def values() -> list[Tensor]:
+        return [origin + unit * number for origin, unit, number in zip(start, units, parameters, strict=True)]
+
     def closure() -> float:
         optimizer.zero_grad()
         total = 0.0
         if penalty is not None:
-            value = penalty(*parameters)
+            value = penalty(*values())
             value.backward()
             total = float(value.detach())
         for part, labels in zip(logits.split(step), target.split(step), strict=True):
-            z = scores(part.double(), *parameters)
+            z = scores(part.double(), *values())
             wanted = labels.double() if labels.is_floating_point() else labels  # soft targets or labels
             nll = functional.cross_entropy(z, wanted, reduction="sum") if loss is None else loss(z, labels)
             nll = nll / len(logits)
@@ -188,4 +231,4 @@ def minimise(
 
     with torch.enable_grad():
         optimizer.step(closure)
-    return [parameter.detach() for parameter in parameters]
+    return [value.detach() for value in values()]

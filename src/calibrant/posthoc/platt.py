@@ -16,8 +16,9 @@ from calibrant.tensors import Samples
 class PlattScaling(Mixed):
     r"""A sigmoid of the log-odds: :math:`\sigma(a\, o + b)`, :math:`o = \log \frac{s}{1 - s}` (Platt, 1999).
 
-    For two classes, of the second one; for more, one sigmoid per class against the rest, normalised. The labels are
-    Platt's: :math:`\frac{n_+ + 1}{n_+ + 2}` and :math:`\frac{1}{n_- + 2}` instead of 1 and 0, which keeps a and b finite.
+    With two classes it maps the probability of the second; with more, one sigmoid per class (one-vs-rest), then normalised.
+    The labels are Platt's: :math:`\frac{n_+ + 1}{n_+ + 2}` and :math:`\frac{1}{n_- + 2}` instead of 1 and 0, which keeps
+    a and b finite.
 
     Example:
         >>> from calibrant.posthoc import PlattScaling

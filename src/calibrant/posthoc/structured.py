@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from calibrant.checks import in_range
 from calibrant.posthoc.base import Pointwise, rows
-from calibrant.posthoc.linear import minimise
+from calibrant.posthoc.linear import curvature, minimise
 from calibrant.posthoc.temperature import optimal_temperature
 from calibrant.tensors import Samples
 
@@ -56,12 +56,22 @@ class StructuredVectorScaling(Pointwise):
         self.uniform_ = logits.new_tensor(1 / (size + 1), dtype=torch.float64)
         start = self._start(classes).to(logits.device)
 
-        def penalty(weight: Tensor, bias: Tensor) -> Tensor:
-            return self._strength(self.intercept, classes, size) * bias.square().sum() + self._penalty(weight - start, size)
-
         bias = torch.zeros(classes, dtype=torch.float64, device=logits.device)
-        found = minimise([start, bias], lambda part, *x: self._scores(self._features(part), *x), penalty, logits, target)
-        self.weight_, self.bias_ = found
+        on_weights = self._strengths(start, size)
+        on_bias = self._strength(self.intercept, classes, size)
+
+        def penalty(weight: Tensor, bias: Tensor) -> Tensor:
+            return (on_weights * (weight - start).square()).sum() + on_bias * bias.square().sum()
+
+        in_weights, in_bias = curvature(self._features, logits, matrix=start.dim() == 2)
+        self.weight_, self.bias_ = minimise(
+            [start, bias],
+            lambda part, *x: self._scores(self._features(part), *x),
+            penalty,
+            logits,
+            target,
+            curvature=[in_weights + 2 * on_weights, in_bias + 2 * on_bias],
+        )
 
     def _features(self, logits: Tensor) -> Tensor:
         """X."""
@@ -72,8 +82,9 @@ class StructuredVectorScaling(Pointwise):
     def _start(self, classes: int) -> Tensor:
         return torch.ones(classes, dtype=torch.float64)
 
-    def _penalty(self, change: Tensor, size: int) -> Tensor:
-        return self._strength(self.diagonal, len(change), size) * change.square().sum()
+    def _strengths(self, start: Tensor, size: int) -> Tensor:
+        """Weight of the penalty on each weight."""
+        return torch.full_like(start, self._strength(self.diagonal, len(start), size))
 
     def _strength(self, weight: float, parameters: int, size: int) -> float:
         return float(weight * parameters**self.rho / size**self.tau)
@@ -123,10 +134,10 @@ class StructuredMatrixScaling(StructuredVectorScaling):
     def _start(self, classes: int) -> Tensor:
         return torch.eye(classes, dtype=torch.float64)
 
-    def _penalty(self, change: Tensor, size: int) -> Tensor:
-        classes, diagonal = len(change), change.diagonal()
-        off = change.square().sum() - diagonal.square().sum()
-        return super()._penalty(diagonal, size) + self._strength(self.off_diagonal, classes * (classes - 1), size) * off
+    def _strengths(self, start: Tensor, size: int) -> Tensor:
+        classes = len(start)
+        off = self._strength(self.off_diagonal, classes * (classes - 1), size)
+        return torch.where(start == 1, self._strength(self.diagonal, classes, size), off)
 
     def _scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.linear(features, weight, bias)

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,9 @@ from calibrant import inputs, tensors
 from calibrant.checks import one_of, whole
 from calibrant.distributed import sum_over_processes
 from calibrant.inputs import Array, Given, shown
-from calibrant.metrics import ece
+from calibrant.metrics.calibration import width_bins
+from calibrant.metrics.estimators import calibration_error
+from calibrant.outcomes import judged
 from calibrant.posthoc.base import Pointwise, finite
 from calibrant.tensors import Block, Samples
 
@@ -66,16 +68,15 @@ class TemperatureScaling(Pointwise):
         self.temperature_ = torch.tensor(temperature, dtype=torch.float64, device=samples.logits.device)
 
     def _by_grid(self, samples: Samples) -> float:
-        target = samples.targets()
-        options: Any = {"num_bins": self.num_bins, "probs": False, "task": samples.two_class_task}
-        grid = [k / 10 for k in range(1, 101)]
-        found = [(float(ece(samples.logits / t, target, **options)), t) for t in grid]
-        return min(found)[1]
+        def error(t: float) -> float:
+            return float(calibration_error(width_bins(judged(samples._replace(logits=samples.logits / t)), self.num_bins)))
+
+        return min((k / 10 for k in range(1, 101)), key=error)
 
     @shown
     @torch.no_grad()
     def fit_batches(self, batches: Iterable[tuple[Array, Array]], **given: "Unpack[Given]") -> "TemperatureScaling":
-        """Fit on ``(logits, target)`` batches without concatenating them; a collective call of all processes.
+        """Fit on ``(logits, target)`` batches without concatenating them; all processes must call it.
 
         Args:
             batches: Read once for each iteration, five to ten times; a list or a data loader, not a generator. In a job of

@@ -162,6 +162,7 @@ class ArrayPredictions(Predictions):
         nothing = np.empty((0, *(scores.shape[1:] or (1,))))
         self._look(next(self._score_rows(1 if self.shape else HEAD), nothing), reading, kind, what)
         self.has_target = target is not None
+        self.label_file = target.path if target is not None and target.name is None else None
         label = "" if target is None else target.name or target.path.name
         self._places = (what, label)
         wanted = (scores.shape[0], *self.shape)
@@ -194,6 +195,12 @@ class ArrayPredictions(Predictions):
         by_name = self.single or reading.positive is not None or reading.labels_are == "names"
         if by_name or target.dtype.kind not in "iuf":
             self._label_rule = self._label_reader(reading, self._places[0])
+
+    def require_target(self) -> None:
+        """Refuse scores without labels."""
+        if not self.has_target and self._scores.name is None:
+            raise InputError(f"{self.path} has no labels: pass `label` with the .npy that holds them")
+        super().require_target()
 
     def count(self) -> int:
         """Number of rows."""
@@ -298,5 +305,7 @@ def open_npy(path: Path, reading: Reading) -> ArrayPredictions:
             listed = " or ".join(sorted(file.name for file in beside))
             raise InputError(f"{path}: the labels may be in {listed}; choose one with `label`")
         target = beside[0] if beside else None
-    found = None if target is None else StoredArray.find(target)
-    return ArrayPredictions(path, reading, StoredArray.find(path), kind, found, {})
+    scores, found = StoredArray.find(path), None if target is None else StoredArray.find(target)
+    if len(scores.shape) == 1 and scores.dtype.kind in "iu" and reading.kind is None:
+        raise InputError(f"{path} holds one integer per sample, like labels; name the scores first, and pass `label={path}`")
+    return ArrayPredictions(path, reading, scores, kind, found, {})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.predictions.labels import LabelReader, Labels, Meaning
+from calibrant.predictions.labels import FROM_ONE, LabelReader, Labels, Meaning
 from calibrant.predictions.layout import Kind, listed_names
 
 #: Values read at once; with what is computed from them, about 100 MB.
@@ -78,6 +78,8 @@ class Predictions(ABC):
         normalise: Whether rows of probabilities are divided by their sum.
         tolerance: How far the sum of a row of probabilities may be from 1.
         aside: Names of columns or arrays that are neither scores nor labels.
+        label_file: Another file that holds the labels, if there is one.
+        decimals: To how many decimals probabilities are rounded, at most 5; None if they are not.
     """
 
     path: Path
@@ -92,6 +94,10 @@ class Predictions(ABC):
     normalise: bool = False
     tolerance: float = CLOSE
     aside: Sequence[str] = ()
+    label_file: Path | None = None
+    decimals: int | None = None
+    #: What probabilities of 0 are read as.
+    _floor: float = 0.0
     #: For :meth:`understood`: where scores and labels are, and what else was noticed.
     _places: tuple[str, str] = ("", "")
     _notes: tuple[str, ...] = ()
@@ -185,7 +191,7 @@ class Predictions(ABC):
         self.single = values.shape[1] == 1
         self.num_classes = 2 if self.single else values.shape[1]
         self.normalise = reading.normalise
-        decimals = _decimals(values)
+        self.decimals = decimals = _decimals(values)
         if decimals is not None and not self.single:
             self.tolerance = max(CLOSE, min(ROUNDED, self.num_classes * 0.5 * 10.0**-decimals))
         with np.errstate(over="ignore"):
@@ -208,7 +214,21 @@ class Predictions(ABC):
         if self.normalise:
             self._notes += ("normalised",)
         elif found == "probs" and self.tolerance > CLOSE and decimals is not None:
-            self._notes += (f"rounded to {decimals} decimal{'s' * (decimals > 1)} and therefore normalised",)
+            self._notes += (f"rounded to {decimals} decimal{'s' * (decimals > 1)}; rows renormalised",)
+
+    def lift_zeros(self) -> str:
+        """From now on, read probabilities that were rounded to 0 as half a unit of their last decimal, and say so.
+
+        Calibrators work on logarithms, and an exact 0 would be infinitely far from everything else.
+
+        Returns:
+            What was done; empty if probabilities are not rounded.
+        """
+        if self.kind != "probs" or self.decimals is None:
+            return ""
+        self._floor = 0.5 * 10.0**-self.decimals
+        rounded = f"probabilities are rounded to {self.decimals} decimal{'s' * (self.decimals > 1)}"
+        return f"{self.path.name}: {rounded}; zeros are read as {self._floor:.{self.decimals + 1}f}"
 
     def _label_reader(self, reading: Reading, score: str | None) -> LabelReader:
         return LabelReader(
@@ -248,6 +268,7 @@ class Predictions(ABC):
         self._refuse((values < 0).any(dim=1), start, f"has a negative probability{logits}{self._hint}")
         if self.single:
             self._refuse((values > 1).any(dim=1), start, f"has a probability above 1{logits}")
+            values = values.clamp(self._floor, 1 - self._floor)
             return torch.cat([torch.log1p(-values), values.log()], dim=1)
         total = values.double().sum(dim=1)
         if self.normalise:
@@ -257,7 +278,10 @@ class Predictions(ABC):
             cure = "; if they only need to be divided by their sum, pass `normalise=True`"
             message = "adds up to {value}, not to 1" + cure + ("" if bool(percent.all()) else logits) + self._hint
             self._refuse((total - 1).abs() > self.tolerance, start, message, total.round(decimals=4))
-        if self.normalise or self.tolerance > CLOSE:
+        if self._floor:
+            values = values.clamp(min=self._floor)
+            total = values.double().sum(dim=1)
+        if self.normalise or self.tolerance > CLOSE or self._floor:
             values = values / total.unsqueeze(1).to(values.dtype)
         return values.log()
 
@@ -269,11 +293,11 @@ class Predictions(ABC):
             raise InputError(f"{self.path} must hold integers or class names as labels, but they are of type {labels.dtype}")
         target = torch.from_numpy(labels.astype(np.int64))
         outside = ((target < 0) | (target >= self.num_classes)) & (target != self.ignore_index)
-        cure = (
-            f"has label {{value}}, but there are {self.num_classes} classes (0..{self.num_classes - 1}); "
-            "if it marks samples to ignore, pass `ignore_index={value}`"
-        )
-        self._refuse(outside, start, cure, target)
+        kept = target[target != self.ignore_index]
+        from_one = bool(outside.any()) and (int(kept.min()), int(kept.max())) == (1, self.num_classes)
+        cure = FROM_ONE if from_one else "if it marks samples to ignore, pass `ignore_index={value}`"
+        message = f"has label {{value}}, but there are {self.num_classes} classes (0..{self.num_classes - 1}); {cure}"
+        self._refuse(outside, start, message, target)
         return target
 
     def _refuse(self, wrong: Tensor, start: int, message: str, values: Tensor | None = None) -> None:

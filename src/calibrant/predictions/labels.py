@@ -18,6 +18,10 @@ LABELS = {
 }
 
 
+#: What to do about labels that count from 1.
+FROM_ONE = "labels seem to count from 1: subtract 1, or name the classes after them, such as columns prob_1, prob_2"
+
+
 def plain(name: str) -> str:
     """A name without case, blanks and punctuation, which people write differently."""
     return "".join(c for c in name.lower() if c.isalnum())
@@ -160,9 +164,11 @@ class LabelReader:
             return InputError(f"{self.where}, row {row}: label {text!r} is not one of the classes {classes}{cure}")
         if not number.is_integer():
             return InputError(f"{self.where}, row {row}: has a label that is not an integer: {text}")
+        from_one = {as_number(other) for other in kept} <= {*range(1, self.num_classes + 1)}
+        cure = FROM_ONE if from_one else f"if it marks samples to ignore, pass `ignore_index={text}`"
         return InputError(
             f"{self.where}, row {row}: has label {text}, but there are {self.num_classes} classes "
-            f"(0..{self.num_classes - 1}); if it marks samples to ignore, pass `ignore_index={text}`"
+            f"(0..{self.num_classes - 1}); {cure}"
         )
 
     def _two(self, kept: Mapping[str, int]) -> Labels:
@@ -179,7 +185,7 @@ class LabelReader:
         if positive is None:
             raise InputError(
                 f"{self.where}: it is unclear which of the labels {shown} the score is for; "
-                f"pass `positive={min(kept, default='')}` or the other"
+                "pass " + " or ".join(f"`positive={text}`" for text in sorted(kept)[:2])
             )
         if self.score is None and positive in {text_of(name) for name in self.classes or []} - {"0", "1"}:
             raise InputError(f"{self.where}: `positive` is only for classes without names, but these columns have them")

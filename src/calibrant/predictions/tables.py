@@ -322,10 +322,22 @@ def _delimiter(text: str) -> str:
 
 
 class JsonlPredictions(TablePredictions):
-    """An object on every line: ``{"prob_cat": 0.9, ..., "label": "cat"}`` or ``{"probs": [0.9, ...], "label": 0}``."""
+    """An object on every line: ``{"prob_cat": 0.9, ..., "label": "cat"}`` or ``{"probs": [0.9, ...], "label": 0}``.
+
+    Pipelines of Hugging Face give a list of ``{"label": "cat", "score": 0.9}`` instead, read as columns ``prob_cat``.
+    """
+
+    #: Name of the field with such lists.
+    _pairs: str | None = None
 
     def _blocks(self) -> Iterator[bytes]:
         """Complete lines, as many as are read at once."""
+        for block in self._lines():
+            yield (
+                block if self._pairs is None else b"\n".join(_with_columns(line, self._pairs) for line in block.split(b"\n"))
+            )
+
+    def _lines(self) -> Iterator[bytes]:
         rest = b""
         with _arrow().input_stream(str(self.path)) as stream:
             while data := stream.read(BLOCK):
@@ -361,6 +373,12 @@ class JsonlPredictions(TablePredictions):
         _decoded(self.path, first[:4096].rpartition(b"\n")[0])
         if not first.strip():
             raise InputError(f"{self.path} is empty")
+        with contextlib.suppress(ValueError):
+            found = json.loads(first.strip().split(b"\n", 1)[0])
+            fields = found.items() if isinstance(found, dict) else ()
+            self._pairs = next((name for name, value in fields if _is_pairs(value)), None)
+        if self._pairs is not None:
+            self._notes += (f"label and score in {self._pairs}",)
 
     def _head(self) -> Any:
         lines = next(self._blocks()).split(b"\n")
@@ -388,6 +406,25 @@ class JsonlPredictions(TablePredictions):
         if types.is_integer(kind):
             return _arrow().float64()
         return _arrow().string() if types.is_temporal(kind) or types.is_null(kind) else kind
+
+
+def _is_pairs(value: Any) -> bool:
+    """Whether a value is a list of classes and their scores, as pipelines of Hugging Face give it."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(x, dict) and {"label", "score"} <= x.keys() for x in value)
+    )
+
+
+def _with_columns(line: bytes, pairs: str) -> bytes:
+    """A line of .jsonl with a field for each class instead of a list of them, which is sorted by score."""
+    found = json.loads(line) if line.strip() else None
+    if not isinstance(found, dict) or not _is_pairs(found.get(pairs)):
+        return line
+    scores = {f"prob_{pair['label']}": pair["score"] for pair in found.pop(pairs)}
+    ordered = sorted(scores, key=lambda name: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)])
+    return json.dumps({**found, **{name: scores[name] for name in ordered}}).encode()
 
 
 class ParquetPredictions(TablePredictions):

@@ -16,6 +16,7 @@ from calibrant.data.table import Augmentation, LongTailKind, Mixing, ValidationS
 from calibrant.errors import UNFIT, InputError, did_you_mean, input_errors, lookup
 from calibrant.extras import require
 from calibrant.files import file_name
+from calibrant.recipes.fields import flatten, nest
 from calibrant.records import from_fields
 from calibrant.registry import Entry, table
 
@@ -30,7 +31,7 @@ FOLDER = Path(__file__).parent
 #: be resumed when they change. The trainer's options listed here are known to change nothing but rounding; a run stopped by
 #: max_time is not finished.
 CIRCUMSTANCES = (
-    *(("about",), ("temperature",), ("data", "root"), ("data", "workers"), ("data", "download")),
+    *(("about",), ("temperature",), ("data", "root"), ("data", "workers"), ("data", "download"), ("model", "channels_last")),
     *(("trainer", name) for name in ("accelerator", "devices", "num_nodes", "strategy", "logger", "log_every_n_steps")),
     *(("trainer", name) for name in ("max_time", "profiler", "detect_anomaly", "benchmark", "deterministic")),
 )
@@ -89,6 +90,8 @@ class Data:
         validation: Samples held out for validation, a number or a fraction; the data set's own default if not given.
         validation_set: clean, or degraded on purpose: shifted (corrupted images), small (a tenth) or noisy (a fifth of the
             labels wrong). It affects adaptive losses, checkpoint selection and the temperature.
+        test_from_validation: Fraction of the validation set that takes the place of the test set, which is not touched: for
+            choosing hyper-parameters, as calibrant tune does. The rest remains the validation set.
         seed: Seed of the split; the seed of the run if not given.
         download: Download missing data, if the data set supports it.
         long_tail: Cut the training set down to a long tail.
@@ -105,6 +108,7 @@ class Data:
     path: str | None = None
     validation: float | None = None
     validation_set: ValidationSet = "clean"
+    test_from_validation: float = 0.0
     seed: int | None = None
     download: bool = False
     long_tail: LongTail = field(default_factory=LongTail)
@@ -124,11 +128,14 @@ class Model:
         name: A network by name, timm:NAME, or smp:NAME for segmentation.
         options: Options of the network, such as width of the small CNN.
         compile: Compile it with torch.compile.
+        channels_last: Lay images out in memory with their channels last. If not given, for image classification on a CPU,
+            where it is faster, unless the network is your own code.
     """
 
     name: str = "small-cnn"
     options: dict[str, Any] = field(default_factory=dict)
     compile: bool = False
+    channels_last: bool | None = None
 
 
 @dataclass
@@ -259,7 +266,7 @@ class Recipe:
         for group in GROUPS:  # Recipe(loss="mbls"), Recipe(optimizer={"lr": 1e-3})
             value = getattr(self, group)
             if isinstance(value, str | Mapping):
-                own = _nest({_full(path, inner): inner for path, inner in _flatten({group: value}).items()})[group]
+                own = nest({full_path(path, inner): inner for path, inner in flatten({group: value}).items()})[group]
                 _refuse_unknown(_group(group), own, f"{group}.")
                 setattr(self, group, from_fields(_group(group), own, group))
         if self.augmentation in ("mixup", "cutmix", "regmixup"):
@@ -290,11 +297,13 @@ class Recipe:
             path = find(source)
             content, name = read_yaml(path), path.stem
         changes = {key: asdict(value) if is_dataclass(value) else value for key, value in overrides.items()}  # type: ignore[arg-type]
-        own, given = ({_full(path, value): value for path, value in _flatten(part).items()} for part in (content, changes))
+        own, given = (
+            {full_path(path, value): value for path, value in flatten(part).items()} for part in (content, changes)
+        )
         cleared = tuple(f"{path}." for path, value in given.items() if value == {})
         kept = {path: value for path, value in own.items() if not path.startswith(cleared)}
         with input_errors(f"recipe {name}"):
-            recipe = Recipe.from_dict(_nest({**kept, **given}))
+            recipe = Recipe.from_dict(nest({**kept, **given}))
         return replace(recipe, name=name) if recipe.name == "run" else recipe
 
     @classmethod
@@ -317,7 +326,7 @@ class Recipe:
 
         Circumstances, such as the number of workers, and hyper-parameters of losses other than the run's are ignored.
         """
-        mine, theirs = (_flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
+        mine, theirs = (flatten(json.loads(json.dumps(recipe.to_dict()))) for recipe in (self, other))
         for path in dict.fromkeys([*mine, *theirs]):
             group, *rest = path.split(".")
             if any((group, *rest)[: len(part)] == part for part in CIRCUMSTANCES):
@@ -340,7 +349,7 @@ class Recipe:
         """
         if not self.name or file_name(self.name) != self.name:
             raise InputError(f"name must be a plain name, as it also names a folder; got {self.name!r}")
-        for path, value in _flatten(self.to_dict()).items():
+        for path, value in flatten(self.to_dict()).items():
             _check_plain(path, value)
         for path, name, known in (
             ("data.name", self.data.name, datasets.DATA),
@@ -383,6 +392,7 @@ class Recipe:
         in_range("seed", self.seed, 0, SEEDS)
         if self.data.validation is not None:
             in_range("data.validation", self.data.validation, 0)
+        in_range("data.test_from_validation", self.data.test_from_validation, 0, 0.9)
 
     def _check_optimizer(self) -> None:
         spec = self.optimizer
@@ -455,6 +465,8 @@ class Recipe:
         if spec.long_tail.ratio > 1:
             found = found.long_tailed(spec.long_tail.ratio, kind=spec.long_tail.kind, seed=seed)
         found = found if spec.limit is None else found.limited(spec.limit, seed=self.seed)
+        if spec.test_from_validation:
+            found = found.tested_on_validation(spec.test_from_validation, seed=seed)
         return replace(found, validation=datasets.altered(found.validation, spec.validation_set, found.num_classes, seed))
 
     def build_model(self, num_classes: int, facts: Mapping[str, Any], *, allow_code: bool = False) -> "nn.Module":
@@ -549,31 +561,7 @@ def import_name(path: str, *, allow_code: bool) -> Callable[..., Any]:
 # Fields by their paths
 
 
-def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields as dotted paths; an empty mapping is kept."""
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        path = f"{prefix}{key}"
-        flat |= _flatten(inner, f"{path}.") if isinstance(inner, Mapping) and inner else {path: inner}
-    return flat
-
-
-def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted paths as nested fields."""
-    nested: dict[str, Any] = {}
-    for path, value in flat.items():
-        *above, last = path.split(".")
-        inside = nested
-        for part in above:
-            if not isinstance(inside.get(part), dict):
-                inside[part] = {}
-            inside = inside[part]
-        if not (isinstance(inside.get(last), dict) and value == {}):
-            inside[last] = value
-    return nested
-
-
-def _full(path: str, value: Any) -> str:
+def full_path(path: str, value: Any) -> str:
     """Short forms: ``loss`` is ``loss.name``, ``loss.margin`` ``loss.options.margin``, ``fl.gamma`` ``methods.fl.gamma``."""
     group, _, rest = path.partition(".")
     if group in losses.METHODS and rest:
@@ -611,7 +599,7 @@ def _suggestion(path: str) -> str:
     last = OTHER_NAMES.get(last, last)
     if "." in last:
         return last
-    known = {path: path.rpartition(".") for path in [*_flatten(Recipe().to_dict()), *GROUPS]}
+    known = {path: path.rpartition(".") for path in [*flatten(Recipe().to_dict()), *GROUPS]}
     siblings = {name: path for path, (above, _, name) in known.items() if above == group}
     everywhere = {name: path for path, (_, _, name) in reversed(known.items())}
     for names in (siblings, everywhere):
@@ -650,4 +638,6 @@ def _check_options(path: str, options: Mapping[str, Any], kind: Callable[..., An
     accepted = [name for name in inspect.signature(kind).parameters if name != "num_classes"]
     for name in options:
         if name not in accepted:
-            raise InputError(f"{path}.{name} is not known; allowed are {', '.join(f'{path}.{a}' for a in accepted)}")
+            allowed = [f"{path}.{option}" for option in accepted]
+            hint = did_you_mean(f"{path}.{name}", allowed)
+            raise InputError(f"{path}.{name} is not known; allowed are {', '.join(allowed)}{hint}")

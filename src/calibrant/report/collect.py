@@ -19,9 +19,10 @@ from calibrant.plots import BinCurves, ReliabilityDiagram, Sweep, SweepMap
 from calibrant.plots.epochs import by_class
 from calibrant.posthoc.temperature import Criterion
 from calibrant.predictions import open_predictions
+from calibrant.report.search import search_plain
 from calibrant.report.sweeps import plain as sweeps_plain, sweeps
 from calibrant.report.words import headline
-from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder
+from calibrant.runs import STAGES, Run, RunFolder, ShiftResult, Stage, StudyFolder, TuningFolder, TuningResult
 from calibrant.runs.results import other_criterion
 
 #: Maximum number of classes shown by name.
@@ -100,6 +101,7 @@ class Collected:
         differences: These differences.
         note: How temperatures and p-values were computed.
         sweeps: Figures of swept options, by name.
+        search: The search that chose the options of the method, if there was one.
     """
 
     title: str
@@ -109,22 +111,29 @@ class Collected:
     differences: dict[str, float | None] = field(default_factory=dict)
     note: str = ""
     sweeps: dict[str, Sweep | SweepMap] = field(default_factory=dict)
+    search: TuningResult | None = None
 
 
-def collect(
-    sources: Sequence[str | Path | Audit | RunFolder | StudyFolder], temperature: Criterion | None = None
-) -> Collected:
+#: What a report can be about.
+Reported = str | Path | Audit | RunFolder | StudyFolder | TuningFolder
+
+
+def collect(sources: Sequence[Reported], temperature: Criterion | None = None) -> Collected:
     """Collect the content of a report.
 
     Args:
-        sources: A study folder, run folders, prediction files, or audits.
+        sources: The folder of a study or a search, run folders, prediction files, or audits.
         temperature: What the temperatures of runs minimise; their own criterion if not given.
     """
     if temperature is not None:
         with input_errors():
             one_of("`temperature`", temperature, get_args(Criterion))
-    if len(sources) == 1 and not isinstance(sources[0], Audit | RunFolder) and StudyFolder(sources[0]).there:
-        return _of_study(StudyFolder(sources[0]), temperature)
+    if len(sources) == 1 and not isinstance(sources[0], Audit | RunFolder):
+        place = str(sources[0])
+        if StudyFolder(place).there:
+            return _of_study(StudyFolder(place), temperature)
+        if TuningFolder(place).there:
+            return _of_search(TuningFolder(place), temperature)
     found = Collected("Calibration report", [], {})
     for source in sources:
         if not isinstance(source, Audit) and RunFolder(str(source)).started:
@@ -152,6 +161,13 @@ def _of_study(folder: StudyFolder, temperature: Criterion | None = None) -> Coll
     differences = {row.method: row.difference("ece") for row in study.summaries}
     words = [*headline(study.summaries), *failed] if study.summaries else failed
     return _checked(Collected(study.title, words, methods, p_values, differences, study.note, sweeps(study)))
+
+
+def _of_search(folder: TuningFolder, temperature: Criterion | None = None) -> Collected:
+    """The study of the best options, and how they were found."""
+    result = folder.result()
+    found = _of_study(folder.best(result.best.number), temperature)
+    return replace(found, title=f"{found.title}, tuned", search=result)
 
 
 def _checked(found: Collected) -> Collected:
@@ -206,10 +222,12 @@ def content(found: Collected) -> dict[str, Any]:
         "columns": [{"key": r.key, "title": r.title, "percent": r.percent, "more": r.higher} for r in records],
         "methods": methods,
         "sweeps": [sweeps_plain(figure) for figure in found.sweeps.values()],
+        "search": None if found.search is None else search_plain(found.search),
         "sections": {
             **{flag: any(m[flag] for m in methods) for flag in flags},
             "scatter": len(methods) > 1,
             "sweeps": bool(found.sweeps),
+            "search": found.search is not None,
             "test_curves": any("test_ece" in history for m in methods for history in m["epochs"]),
             "pooled": any(len(own) > 1 for own in found.methods.values()),
             "event": _event(methods),

@@ -13,6 +13,7 @@ from calibrant.metrics.table import measure
 from calibrant.plots import AccuracyVsECE, BinCurves, MethodBars, MetricPath, MultiplierPath, ReliabilityDiagram
 from calibrant.plots.base import Figure, close_all, styled
 from calibrant.report.collect import Collected, Source
+from calibrant.report.search import search_plot
 from calibrant.runs import STAGES, Stage
 
 
@@ -60,6 +61,8 @@ def figures(found: Collected, content: dict[str, Any]) -> dict[str, Any]:
         if own is not None:
             label = "".join(c if c.isalnum() or c in "-=." else "-" for c in name)
             drawn[f"gammas-{label}"] = own
+    if found.search is not None:
+        drawn["search"] = search_plot(found.search)
     return {**drawn, **found.sweeps}
 
 

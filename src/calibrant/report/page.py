@@ -10,7 +10,7 @@ from calibrant import __version__
 from calibrant.audit import Audit
 from calibrant.extras import require
 from calibrant.files import replacing
-from calibrant.report.collect import Collected, collect, content
+from calibrant.report.collect import Collected, Reported, collect, content
 from calibrant.report.figures import write_figures
 from calibrant.report.papers import Missing, write_paper
 
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from calibrant.posthoc.temperature import Criterion
-    from calibrant.runs import RunFolder, StudyFolder
 
 
 class Report:
     """A report, computed once and written as a page, as figures, or both.
 
     Args:
-        sources: A study folder, run folders, prediction files, or audits.
+        sources: The folder of a study or a search, run folders, prediction files, or audits.
         temperature: What the temperatures of runs minimise, ``"nll"`` or ``"ece"``; their own criterion if not given.
     """
 
-    def __init__(
-        self, *sources: "str | Path | Audit | RunFolder | StudyFolder", temperature: "Criterion | None" = None
-    ) -> None:
+    def __init__(self, *sources: Reported, temperature: "Criterion | None" = None) -> None:
         self.found: Collected = collect(sources, temperature)
         self.place = next((str(source) for source in sources if not isinstance(source, Audit)), "runs/study")
 

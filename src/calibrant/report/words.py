@@ -8,6 +8,10 @@ from calibrant.runs import Summary
 def headline(summaries: Sequence[Summary]) -> list[str]:
     """Which method is best calibrated, by how much, and what that costs."""
     first = summaries[0]
+    if len(summaries) == 1:
+        runs = f" ({len(first.seeds)} runs)" if len(first.seeds) > 1 else ""
+        off = f"The confidence of {first.method} is off by {100 * first.mean('ece'):.1f} points on average{runs}."
+        return [off, f"Its accuracy is {100 * first.mean('accuracy'):.1f}%."]
     best = min(summaries, key=lambda row: row.mean("ece"))
     ece, accuracy = 100 * best.mean("ece"), 100 * best.mean("accuracy")
     runs = f"{len(first.seeds)} runs each" if len(first.seeds) > 1 else "one run each"

@@ -1,4 +1,4 @@
-"""Folders of runs and studies, and what they hold."""
+"""Folders of runs, studies and searches, and what they hold."""
 
 from calibrant.runs.folder import Run, RunFolder, StudyFolder
 from calibrant.runs.results import (
@@ -14,6 +14,7 @@ from calibrant.runs.results import (
     StudyResult,
     Summary,
 )
+from calibrant.runs.tuning import TrialRecord, TuningFolder, TuningResult
 
 __all__ = [
     "STAGES",
@@ -30,4 +31,7 @@ __all__ = [
     "StudyFolder",
     "StudyResult",
     "Summary",
+    "TrialRecord",
+    "TuningFolder",
+    "TuningResult",
 ]

@@ -442,6 +442,15 @@ class StudyFolder:
         """Write the table as .md, .tex or .csv."""
         write_text(self.path / f"table.{ending}", text)
 
+    @property
+    def run_table(self) -> Path:
+        """The metrics of every run, as .csv."""
+        return self.path / "runs.csv"
+
+    def write_runs(self, text: str) -> None:
+        """Write the metrics of every run."""
+        write_text(self.run_table, text)
+
     def figure(self, name: str) -> Path:
         """A figure of the study."""
         return self.path / f"{file_name(name)}.png"

@@ -20,7 +20,7 @@ Two models on the same samples, from their logits, from the outcomes of each sam
 
 Two methods over their runs, here accuracies over two seeds, which share a test set:
 
-    >>> from calibrant.stats.resampling import Means
+    >>> from calibrant.stats import Means
     >>> first, second = (Means(torch.tensor([1.0] * n + [0.0] * (80 - n)), None) for n in (60, 40))
     >>> shared = stats.shared_variance([first, first], [second, second])
     >>> found = stats.compare_runs([0.75, 0.76], [0.50, 0.51], shared=shared)
@@ -34,7 +34,7 @@ from calibrant.stats.images import ImageBins
 from calibrant.stats.intervals import Interval, wilson
 from calibrant.stats.ood import auroc_interval
 from calibrant.stats.panels import bins_interval, panel_intervals, panel_test, true_error_interval
-from calibrant.stats.resampling import bootstrap
+from calibrant.stats.resampling import Means, bootstrap
 from calibrant.stats.runs import compare_runs, shared_variance
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "Comparison",
     "ImageBins",
     "Interval",
+    "Means",
     "auroc_interval",
     "bins_interval",
     "bootstrap",

@@ -1,10 +1,15 @@
 """Interval of the true calibration error, by inverting a test."""
 
+from typing import Final
+
 import numpy as np
 import torch
 
 from calibrant.binning import BinStatistics
 from calibrant.metrics.estimators import debiased_estimate
+
+#: How intervals of the true error say that they were found.
+INVERSION: Final = "test inversion"
 
 
 def invert(

@@ -17,7 +17,7 @@ from calibrant.metrics.panel import PanelResult
 from calibrant.metrics.table import MEASURES, Measure
 from calibrant.stats.consistency import CalibrationTest, consistency_test
 from calibrant.stats.intervals import Interval, around, normal_quantile, wilson
-from calibrant.stats.inversion import invert
+from calibrant.stats.inversion import INVERSION, invert
 from calibrant.stats.resampling import ENTRIES, RESAMPLED, multinomial
 
 
@@ -61,7 +61,7 @@ def panel_intervals(
             return value - half, value + half, "normal"
         if record.interval == "inversion":
             found = invert(debiased_bins(ordered, num_bins=result.num_bins), random, resamples, level)
-            return *found, "test inversion"
+            return *found, INVERSION
         draws = record.evaluate(drawn[record.on], result.num_bins, **record.draws).numpy()
         return *around(value, draws, level), "bootstrap"
 
@@ -70,7 +70,7 @@ def panel_intervals(
         if record.interval is None or record.on not in RESAMPLED:
             continue
         low, high, method = ends(record)
-        number = resamples if method in ("bootstrap", "test inversion") else 0
+        number = resamples if method in ("bootstrap", INVERSION) else 0
         intervals[record.key] = Interval(result[record.key], max(low, 0.0), min(high, record.most), level, number, method)
     return intervals
 
@@ -109,7 +109,7 @@ def true_error_interval(bins: BinStatistics, *, resamples: int = 1000, level: fl
     """
     bins = bins.double()
     low, high = invert(bins, np.random.default_rng(seed), resamples, level)
-    return Interval(float(debiased_error(bins)), low, high, level, resamples, "test inversion")
+    return Interval(float(debiased_error(bins)), low, high, level, resamples, INVERSION)
 
 
 def panel_test(result: PanelResult, *, resamples: int = 1000, seed: int = 0) -> CalibrationTest:

@@ -25,7 +25,7 @@ from calibrant.metrics.estimators import SortedOutcomes, debiased_bins, merge_ne
 from calibrant.metrics.table import BY_FUNCTION, FUNCTIONS, Measure
 from calibrant.outcomes import Outcomes, judged, top_label
 from calibrant.stats.intervals import Interval, around
-from calibrant.stats.inversion import invert
+from calibrant.stats.inversion import INVERSION, invert
 from calibrant.tensors import Samples, Task
 
 Metric = Callable[..., Tensor]
@@ -52,11 +52,12 @@ def bootstrap(
 ) -> Interval:
     """Confidence interval of any metric.
 
-    For most metrics the interval shows how the number would vary from one test set of this size to the next: the quantiles
-    of the resampled values around their mean, mirrored at the measured one. Plug-in calibration errors such as ``ece`` are
-    biased upwards, the more so the fewer the samples; ``debiased_ece`` estimates the true error. Its interval holds all
-    errors under which the measured value is plausible: the bins' gaps are scaled up and down, and outcomes are redrawn for
-    each scale (test inversion). It starts at 0 if and only if the samples do not contradict perfect calibration.
+    For most metrics the interval shows how the number would vary from one test set of this size to the next: a basic
+    (reverse-percentile) bootstrap interval, centred on the mean of the resamples. Plug-in calibration errors such as
+    ``ece`` are biased upwards, the more so the fewer the samples; ``debiased_ece`` estimates the true error. Its
+    interval holds all errors under which the measured value is plausible: the bins' gaps are scaled up and down, and
+    outcomes are redrawn for each scale (test inversion). It starts at 0 if and only if the samples do not contradict
+    perfect calibration.
 
     Args:
         metric: A function of :mod:`calibrant.functional` or its name, or any function of logits and target. Those that no
@@ -90,7 +91,7 @@ def bootstrap(
     if record is not None and record.interval == "inversion" and samples.logits.dim() == 2:
         norm = options.pop("norm", 1)
         bins = debiased_bins(sort_outcomes(Outcomes(*(x.cpu() for x in judged(samples)))), **options)
-        return Interval(value, *invert(bins, random, resamples, level, norm), level, resamples, "test inversion")
+        return Interval(value, *invert(bins, random, resamples, level, norm), level, resamples, INVERSION)
     if record is None:
         evaluate = partial(function, ignore_index=ignore_index, **options, **logits_known)
         draws = evaluate_resamples(evaluate, samples, ignore_index, random, resamples, progress=progress)
@@ -147,14 +148,21 @@ class Counts:
 
 
 class Means:
-    """The mean of a per-sample score.
+    """The mean of a per-sample score, as :func:`calibrant.stats.shared_variance` takes it.
 
     Args:
         scores: Scores ``(n,)``.
         image: Image of each sample, ``(n,)``, or None if each is on its own.
+
+    Example:
+        >>> import torch
+        >>> from calibrant.stats import Means, shared_variance
+        >>> first, second = (Means(torch.tensor([1.0] * n + [0.0] * (80 - n))) for n in (60, 40))
+        >>> round(shared_variance([first], [second]) ** 0.5, 3)  # of the difference in accuracy
+        0.053
     """
 
-    def __init__(self, scores: Tensor, image: Tensor | None) -> None:
+    def __init__(self, scores: Tensor, image: Tensor | None = None) -> None:
         self.scores = scores.cpu()
         self.images: Tensor | None = None
         if image is not None:

@@ -2,7 +2,8 @@
 
 import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,14 @@ from calibrant.losses import METHODS, SHARED
 from calibrant.recipes import LossChoice, Recipe
 from calibrant.runs import RunFolder, StudyFolder
 
+#: Called with a row of the history after each epoch; it may raise an error to end the run.
+Watch = Callable[[Mapping[str, float]], None]
 #: Short names of fields in the names of methods.
 SHORT = {"data.validation_set": "validation"}
+
+
+class StoppedError(Exception):
+    """What watches a run has ended it."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Job:
         folder: Its folder.
         base: Name of the method without the varied options.
         options: The swept options and their values, as text.
+        watch: What watches its training.
     """
 
     method: str
@@ -36,6 +44,7 @@ class Job:
     folder: RunFolder
     base: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    watch: Watch | None = None
 
 
 def plan(
@@ -62,10 +71,8 @@ def plan(
     """
     study, found = StudyFolder(folder), dict[RunFolder, Job]()
     options = [_Varied.of(field, values, losses) for field, values in (varied or {}).items()]
-    shared = {name: _takers(name, losses) for recipe in recipes for name in recipe.loss.options}
     for seed, recipe, loss in itertools.product(seeds, recipes, losses):
-        given = {name: value for name, value in recipe.loss.options.items() if loss in shared[name]}
-        base = replace(recipe, loss=LossChoice(loss, given), seed=seed)
+        base = replace(with_loss(recipe, loss, losses), seed=seed)
         own = [option for option in options if option.concerns(loss)]
         for values in itertools.product(*(option.values for option in own)):
             chosen = {option.field: value for option, value in zip(own, values, strict=True)}
@@ -76,6 +83,26 @@ def plan(
             named = {option.named(loss): _text(value) for option, value in zip(own, values, strict=True)}
             found[place] = Job(name, seed, Recipe.load(base, **chosen), place, ": ".join([*several, loss]), named)
     return list(found.values())
+
+
+def with_loss(recipe: Recipe, loss: str, losses: Sequence[str]) -> Recipe:
+    """The recipe with one of several losses, and those of its options that this loss has.
+
+    Raises:
+        InputError: If none of the losses has an option, or it means different things in several of them.
+    """
+    given = {name: value for name, value in recipe.loss.options.items() if loss in _takers(name, losses)}
+    return replace(recipe, loss=LossChoice(loss, given))
+
+
+def losses_with(field: str, losses: Sequence[str]) -> list[str] | None:
+    """Those of the losses that a field is an option of; None if it is a field of another kind.
+
+    Raises:
+        InputError: If none of them has it, or it means different things in several of them.
+    """
+    found = _Varied.of(field, [], losses).losses
+    return None if found is None else list(found)
 
 
 class _Varied(NamedTuple):
@@ -104,7 +131,7 @@ class _Varied(NamedTuple):
         group = group.replace("_", "-") if group.replace("_", "-") in METHODS else group
         if group in METHODS:
             if group not in losses:
-                raise InputError(f"{field}: {group} is not one of the losses of the study, {', '.join(losses)}")
+                raise InputError(f"{field}: {group} is not one of the losses ({', '.join(losses)})")
             if not _takes(group, option):
                 raise InputError(f"{field}: {group} has no option {option!r}{did_you_mean(option, _options(group))}")
             return _Varied(f"loss.{option}", option, values, [group])
@@ -145,6 +172,11 @@ def _options(loss: str) -> list[str]:
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(f"{text}\n")
 
 
 def seeds_of(seeds: int | Sequence[int]) -> list[int]:

@@ -4,28 +4,34 @@ import contextlib
 import math
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_all_start_methods, get_context, parent_process, set_start_method
+from multiprocessing import current_process, get_all_start_methods, get_context, parent_process, set_start_method
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from calibrant.checks import one_of, whole
-from calibrant.errors import InputError, input_errors
+from calibrant.errors import InputError, InUseError, input_errors
 from calibrant.extras import WAITING, require
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, RunResult
-from calibrant.study.jobs import Job
+from calibrant.study.jobs import Job, StoppedError, Watch
 
 #: Number of batches below which a study of small networks is done before other processes have started.
 WORTHWHILE: Final = 1000
+#: Bytes that a process takes before it trains anything.
+PROCESS: Final = 1e9
+#: Exit code of a process that runs the script which starts it.
+UNGUARDED: Final = 64
+#: How processes are started: forked ones would wait for threads of their parent that they do not have.
+START = "spawn"
 
 
 @dataclass
@@ -35,11 +41,13 @@ class State:
     Attributes:
         done: Results of finished jobs by folder.
         failed: What went wrong, by folder.
+        passing: Those that failed for reasons other than themselves, and may succeed another time.
         started: When each running job was started.
     """
 
     done: dict[RunFolder, RunResult] = field(default_factory=dict)
     failed: dict[RunFolder, str] = field(default_factory=dict)
+    passing: set[RunFolder] = field(default_factory=set)
     started: dict[RunFolder, float] = field(default_factory=dict)
 
 
@@ -60,8 +68,8 @@ def execute(
     Args:
         planned: The jobs of the study.
         state: Updated along the way.
-        jobs: Number of jobs trained in parallel on this machine, which share its cores; None for one per core if the network
-            is small, else one.
+        jobs: Number of jobs trained in parallel on this machine, which share its cores; None for one per core on a CPU, or
+            as many as fit into memory.
         threads: Threads per job; by default chosen by :func:`calibrant.train.fit` and the number of jobs.
         launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
         resources: Ray resources per job, such as ``{"gpu": 1}``.
@@ -69,6 +77,7 @@ def execute(
         allow_code: Allow code from outside calibrant in recipes.
         tell: Called after each job that was trained or failed.
     """
+    refuse_while_starting()
     with input_errors():
         whole("`jobs`", 1 if jobs is None else jobs, 1)
         whole("`threads`", 1 if threads is None else threads, 1)
@@ -84,17 +93,53 @@ def execute(
         check(job.recipe, allow_code=allow_code)
     options = Options(force, allow_code, threads, group=missing[0].folder.path.resolve().parent.name)
     if launcher == "ray":
-        results = _on_ray(missing, state, resources or {}, options)
-    elif (at_once := _usual_jobs(missing, allow_code=allow_code) if jobs is None else jobs) > 1:
-        results = _at_once(missing, state, at_once, options)
+        jobs = len(missing)  # Ray knows how many fit
+    elif jobs is None:
+        jobs = usual_jobs(missing, allow_code=allow_code)
+    launch(missing, state, options, jobs=jobs, launcher=launcher, resources=resources, tell=tell)
+
+
+def refuse_while_starting() -> None:
+    """End a process that has come here while it started: it runs the script of its parent, which lacks a guard."""
+    if getattr(current_process(), "_inheriting", False):
+        sys.exit(UNGUARDED)
+
+
+def launch(
+    planned: Iterable[Job],
+    state: State,
+    options: "Options",
+    *,
+    jobs: int | None,
+    launcher: str = "local",
+    resources: Mapping[str, float] | None = None,
+    tell: Callable[[Job], None] = lambda job: None,  # noqa: ARG005
+) -> None:
+    """Train jobs, each of which may depend on what was told before: the next one is asked for when there is room for it.
+
+    Args:
+        planned: The jobs.
+        state: Updated along the way.
+        options: How they are trained.
+        jobs: Number of jobs trained in parallel; None for one, or as many as a Ray cluster has room for.
+        launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
+        resources: Ray resources per job.
+        tell: Called after each job.
+    """
+    if launcher == "ray":
+        results = _on_ray(planned, state, jobs, resources or {}, options)
+    elif jobs is not None and jobs > 1:
+        results = _at_once(planned, state, jobs, options)
     else:
-        results = _in_turn(missing, state, options)
-    for job, (result, problem) in results:
+        results = _in_turn(planned, state, options)
+    for job, result in results:
         state.started.pop(job.folder, None)
-        if result is not None:
-            state.done[job.folder] = result
+        if result.run is not None:
+            state.done[job.folder] = result.run
         else:
-            state.failed[job.folder] = problem
+            state.failed[job.folder] = result.problem
+            if result.passing:
+                state.passing.add(job.folder)
         tell(job)
 
 
@@ -106,7 +151,19 @@ def _finished(job: Job) -> RunResult | None:
     return result if result.criterion == job.recipe.temperature else None
 
 
-Result = tuple[RunResult | None, str]
+class Result(NamedTuple):
+    """What came of a job.
+
+    Attributes:
+        run: Its result; None if it failed.
+        problem: What went wrong.
+        passing: Whether it may succeed another time: its process was killed, its folder was in use, or a file could not
+            be read or written.
+    """
+
+    run: RunResult | None
+    problem: str = ""
+    passing: bool = False
 
 
 class Options(NamedTuple):
@@ -125,19 +182,19 @@ class Options(NamedTuple):
     group: str | None = None
 
 
-def train_job(recipe: Recipe, folder: RunFolder, options: Options) -> Result:
+def train_job(recipe: Recipe, folder: RunFolder, options: Options, watch: Watch | None = None) -> Result:
     """Train one job and return its result, or an error message."""
     from calibrant.train import DivergedError, fit  # noqa: PLC0415 - a finished study needs no Lightning
 
     try:
-        done = fit(recipe, folder, quiet=True, **options._asdict())
-    except (InputError, DivergedError, OSError, ValueError, TypeError) as error:
-        return None, str(error)
+        done = fit(recipe, folder, quiet=True, watch=watch, **options._asdict())
+    except (InputError, DivergedError, StoppedError, OSError, ValueError, TypeError) as error:
+        return Result(None, str(error), passing=isinstance(error, OSError | InUseError))
     except Exception as error:  # noqa: BLE001 - an error in one run must not end the study
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.error.write_text(traceback.format_exc())
-        return None, f"{type(error).__name__}: {error} (see {folder.error})"
-    return (None, "it ran as another process of a distributed job") if done is None else (done.result, "")
+        return Result(None, f"{type(error).__name__}: {error} (see {folder.error})")
+    return Result(None, "it ran as another process of a distributed job") if done is None else Result(done.result)
 
 
 def cores() -> int:
@@ -145,41 +202,48 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _usual_jobs(planned: Sequence[Job], *, allow_code: bool) -> int:
-    """One job per core if the first job's network is small and there is no accelerator, else one."""
+def usual_jobs(planned: Sequence[Job], *, allow_code: bool) -> int:
+    """One job per core, or as many as fit into memory, if there is no accelerator; else one.
+
+    Two runs with one thread each get further than one run with two threads, which wait for each other.
+    """
     first = planned[0].recipe
     most = min(cores(), len(planned))
     alone = {"devices", "num_nodes", "strategy"} & set(first.trainer)
     if most == 1 or alone or torch.cuda.is_available() or torch.backends.mps.is_available():
         return 1
-    from calibrant.train.preparing import is_small, prepare  # noqa: PLC0415 - Lightning is slow to import
+    from calibrant.train.preparing import machine_memory, prepare  # noqa: PLC0415 - Lightning is slow to import
 
     try:
         prepared = prepare(first, allow_code=allow_code)
     except (InputError, OSError):  # reported when its turn comes
         return 1
     batches = sum(job.recipe.epochs * math.ceil(len(prepared.data.train) / job.recipe.batch_size) for job in planned)
-    return most if batches >= WORTHWHILE and is_small(first, prepared.operations) else 1
+    if batches < WORTHWHILE:
+        return 1
+    return max(1, int(min(most, machine_memory() / 2 / (prepared.memory + PROCESS))))
 
 
-def _in_turn(planned: Sequence[Job], state: State, options: Options) -> Iterator[tuple[Job, Result]]:
+def _in_turn(planned: Iterable[Job], state: State, options: Options) -> Iterator[tuple[Job, Result]]:
     for job in planned:
         state.started[job.folder] = time.time()
-        yield job, train_job(job.recipe, job.folder, options)
+        yield job, train_job(job.recipe, job.folder, options, job.watch)
 
 
-def _at_once(planned: Sequence[Job], state: State, jobs: int, options: Options) -> Iterator[tuple[Job, Result]]:
+def _at_once(planned: Iterable[Job], state: State, jobs: int, options: Options) -> Iterator[tuple[Job, Result]]:
     """Several workers; if one dies, its job has failed and a new worker replaces it."""
     if options.threads is None and "OMP_NUM_THREADS" not in os.environ:
         options = options._replace(threads=max(1, cores() // jobs))
-    waiting, idle, busy = deque(planned), list[_Worker](), dict[_Worker, Job]()
+    waiting, idle, busy = iter(planned), list[_Worker](), dict[_Worker, Job]()
     try:
-        while waiting or busy:
-            while waiting and len(busy) < jobs:
+        while True:
+            while len(busy) < jobs and (job := next(waiting, None)) is not None:
                 worker = idle.pop() if idle else _Worker()
-                busy[worker] = job = waiting.popleft()
+                busy[worker] = job
                 state.started[job.folder] = time.time()
                 worker.begin(job, options)
+            if not busy:
+                return
             wait([handle for worker in busy for handle in (worker.pipe, worker.process.sentinel)])
             for worker in [worker for worker in busy if worker.ready]:
                 job, result = busy.pop(worker), worker.result()
@@ -197,7 +261,7 @@ class _Worker:
     """A process that trains one job after another."""
 
     def __init__(self) -> None:
-        context = get_context("spawn")
+        context: Any = get_context(START)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs,))
         absent = [name for name in WAITING if name not in os.environ]
@@ -211,7 +275,7 @@ class _Worker:
 
     def begin(self, job: Job, options: Options) -> None:
         """Start a job."""
-        self.pipe.send((job.recipe, job.folder, options))
+        self.pipe.send((job.recipe, job.folder, options, job.watch))
 
     @property
     def ready(self) -> bool:
@@ -226,8 +290,13 @@ class _Worker:
                 return found
         self.process.join()
         code = self.process.exitcode or 0
+        if code == UNGUARDED:
+            raise InputError(
+                "runs in parallel start new processes, which import this script: put its code under "
+                'if __name__ == "__main__": or pass `jobs=1`'
+            )
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return None, f"its process {how}; run the same command again to resume it"
+        return Result(None, f"its process {how}; run the same command again to resume it", passing=True)
 
 
 def _work(pipe: "Connection[Any, Any]") -> None:
@@ -236,10 +305,10 @@ def _work(pipe: "Connection[Any, Any]") -> None:
     _prepare()
     while True:
         try:
-            recipe, folder, options = pipe.recv()
+            job = pipe.recv()
         except EOFError:
             return
-        pipe.send(train_job(recipe, folder, options))
+        pipe.send(train_job(*job))
 
 
 def _prepare() -> None:
@@ -261,7 +330,7 @@ def _prepare() -> None:
 
 
 def _on_ray(
-    planned: Sequence[Job], state: State, resources: Mapping[str, float], options: Options
+    planned: Iterable[Job], state: State, jobs: int | None, resources: Mapping[str, float], options: Options
 ) -> Iterator[tuple[Job, Result]]:
     ray = require("ray", "the Ray launcher")
     if not ray.is_initialized():
@@ -269,25 +338,39 @@ def _on_ray(
             ray.init(address="auto", log_to_driver=False)
         except ConnectionError:  # no cluster: start one on this machine
             ray.init(log_to_driver=False, include_dashboard=False)
-    needs: dict[str, Any] = {"num_cpus": resources.get("cpu", 1)}
-    if "gpu" in resources:
-        needs["num_gpus"] = resources["gpu"]
-    own = {name: value for name, value in resources.items() if name not in ("cpu", "gpu")}
-    if own:
-        needs["resources"] = own
+    needs = _needs(resources)
     # A worker that dies is replaced, and the job resumes from its last checkpoint.
     task: Any = ray.remote(max_retries=3, **needs)(train_job)
     if options.threads is None:
         options = options._replace(threads=max(1, int(needs["num_cpus"])))
-    waiting = {}
-    for job in planned:
-        waiting[task.remote(job.recipe, RunFolder(job.folder.path.resolve()), options)] = job
-        state.started[job.folder] = time.time()
-    while waiting:
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=1.0)
+    source, running = iter(planned), dict[Any, Job]()
+    most = jobs or _room(ray.cluster_resources(), needs)
+    while True:
+        while len(running) < most and (job := next(source, None)) is not None:
+            running[task.remote(job.recipe, RunFolder(job.folder.path.resolve()), options, job.watch)] = job
+            state.started[job.folder] = time.time()
+        if not running:
+            return
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
         for reference in ready:
-            job = waiting.pop(reference)
+            job = running.pop(reference)
             try:
                 yield job, ray.get(reference)
             except Exception as error:  # noqa: BLE001 - the task died too often
-                yield job, (None, f"Ray gave up on it ({type(error).__name__})")
+                yield job, Result(None, f"Ray gave up on it ({type(error).__name__})", passing=True)
+
+
+def _room(there: Mapping[str, float], needs: Mapping[str, Any]) -> int:
+    """How many jobs a Ray cluster has room for at once."""
+    wanted = {"CPU": needs["num_cpus"], "GPU": needs.get("num_gpus", 0), **needs.get("resources", {})}
+    most = [there.get(name, 0) / number for name, number in wanted.items() if number > 0]
+    return max(1, int(min(most, default=there.get("CPU", 1))))
+
+
+def _needs(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Resources of a job as arguments of Ray."""
+    needs: dict[str, Any] = {"num_cpus": resources.get("cpu", 1)}
+    if "gpu" in resources:
+        needs["num_gpus"] = resources["gpu"]
+    own = {name: value for name, value in resources.items() if name not in ("cpu", "gpu")}
+    return {**needs, "resources": own} if own else needs

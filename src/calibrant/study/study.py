@@ -14,8 +14,8 @@ from calibrant.plots import MethodBars
 from calibrant.recipes import Recipe
 from calibrant.report import Report
 from calibrant.report.sweeps import sweeps
-from calibrant.runs import STAGES, JobRecord, RunFolder, Stage, StudyFolder, StudyResult
-from calibrant.study.jobs import Job, plan, seeds_of
+from calibrant.runs import STAGES, JobRecord, RunFolder, Stage, StudyFolder, StudyResult, TuningFolder
+from calibrant.study.jobs import Job, plan, say, seeds_of
 from calibrant.study.launchers import State, execute
 from calibrant.study.summary import posthoc_errors, summarise, usual
 from calibrant.study.tables import StudyTable
@@ -59,6 +59,8 @@ class Study:
             raise InputError("a study needs at least one recipe")
         found = [Recipe.load(recipe, **overrides) for recipe in recipes]
         self.folder = StudyFolder(Path(out) if out else Path("runs") / found[0].name)
+        if TuningFolder(self.folder.path).started:
+            raise InputError(f"{self.folder} holds a search; pass another `out`")
         keys = list(dict.fromkeys(losses))
         if keys == ["all"]:  # of those for segmented images only, name the ones you want
             keys = [key for key, method in METHODS.items() if not method.dense]
@@ -123,25 +125,38 @@ class Study:
         launcher: str = "local",
         resources: Mapping[str, float] | None = None,
         force: bool = False,
-        tell: Callable[[Job], None] = lambda job: None,  # noqa: ARG005
+        tell: Callable[[Job], None] | None = None,
     ) -> "Study":
         """Train the missing runs; failures are recorded in ``state.failed`` and do not stop the others.
 
         Args:
-            jobs: Number of runs trained in parallel on this machine, which share its cores; None for one on each core
-                if the network is small, else one.
+            jobs: Number of runs trained in parallel on this machine, which share its cores; None for one per core on a
+                CPU, or as many as fit into memory.
             threads: Threads per run; by default chosen by :func:`calibrant.train.fit` and the number of jobs.
             launcher: ``"local"``, or ``"ray"`` for a Ray cluster.
             resources: Ray resources per run, such as ``{"gpu": 1}``.
             force: Train everything again.
-            tell: Called after each run that was trained or failed.
+            tell: Called after each run that was trained or failed; by default, a line about it goes to standard error.
         """
+        tell = tell or (lambda job: say(self.line(job)))
         options: Any = {"jobs": jobs, "threads": threads, "launcher": launcher, "resources": resources, "force": force}
         execute(self.jobs, self.state, allow_code=self.allow_code, tell=tell, **options)
         if not self.state.done:
             problems = "; ".join(f"{job.method}: {self.state.failed.get(job.folder, '')}" for job in self.jobs[:3])
             raise InputError(f"no run of {self.folder} finished ({problems})")
         return self
+
+    def line(self, job: Job) -> str:
+        """What came of a run, in a line."""
+        ended = f"{len(self.state.done) + len(self.state.failed)} of {len(self.jobs)}"
+        return f"{job.method}, seed {job.seed}: {self.outcome(job)} ({ended})"
+
+    def outcome(self, job: Job) -> str:
+        """ECE and accuracy of a run that has ended, or that it failed."""
+        if job.folder not in self.state.done:
+            return "failed"
+        test = self.state.done[job.folder].test
+        return f"ECE {100 * test['ece']:.2f}, accuracy {100 * test['accuracy']:.1f}"
 
     def check_beyond(self, *, ood: Sequence[str] = (), shift: bool = False) -> None:
         """Check what :meth:`measure_beyond` needs before hours of training, not after."""
@@ -259,6 +274,7 @@ class Study:
         table = StudyTable(result)
         for ending, text in (("md", table.markdown()), ("tex", table.latex()), ("csv", table.csv())):
             self.folder.write_table(ending, text)
+        self.folder.write_runs(table.runs())
         self.folder.write_result(result)
         bars = {key: [row.values(key) for row in result.summaries] for key in table.metrics}
         with replacing(self.folder.figure("bars"), force=True) as temporary:

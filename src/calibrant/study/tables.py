@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from calibrant.audit.tables import plain_table
 from calibrant.extras import require
 from calibrant.metrics.panel import html_table, markdown_table
-from calibrant.metrics.table import measure
+from calibrant.metrics.table import measure, ranked
 from calibrant.runs import STAGES, Stage, StudyResult, Summary
 from calibrant.runs.results import other_criterion
 
@@ -64,6 +64,10 @@ def _points(difference: float) -> str:
     return "0.00" if float(text) == 0 else text
 
 
+#: Decimals within which means count as equal.
+SAME = 6
+
+
 class StudyTable:
     """Methods x measures: mean and standard deviation over seeds, best and second marked.
 
@@ -73,7 +77,7 @@ class StudyTable:
     """
 
     def __init__(self, result: StudyResult, metrics: Sequence[str] | None = None) -> None:
-        self.title, self.note, self.rows = result.title, result.note, result.summaries
+        self.title, self.note, self.rows, self.jobs = result.title, result.note, result.summaries, result.jobs
         wanted = result.metrics if metrics is None else metrics
         self.metrics = [key for key in wanted if all(key in row.before for row in self.rows)]
         self.criterion, self.wide = result.criterion, True
@@ -99,7 +103,7 @@ class StudyTable:
             if column.key in ("temperature", "difference") or len(self.rows) < 2:
                 continue
             sign = -1 if measure(column.key).higher else 1
-            means = [sign * statistics.mean(column.values(row)) for row in self.rows]
+            means = [round(sign * statistics.mean(column.values(row)), SAME) for row in self.rows]
             best, *others = sorted(set(means))
             for own, mean in zip(marks, means, strict=True):
                 second = len(self.rows) > 2 and others and mean == others[0]
@@ -119,7 +123,8 @@ class StudyTable:
         parts = []
         for start in range(0, len(self.metrics), most):
             part = StudyTable.__new__(StudyTable)
-            part.title, part.note, part.rows = self.title, self.note, self.rows
+            part.title, part.rows, part.jobs = self.title, self.rows, self.jobs
+            part.note = self.note if start + most >= len(self.metrics) else ""  # below the last one
             part.criterion, part.wide = self.criterion, False
             part.metrics = self.metrics[start : start + most]
             parts.append(part)
@@ -179,6 +184,24 @@ class StudyTable:
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["method"])
         writer.writeheader()
         writer.writerows(rows)
+        return text.getvalue()
+
+    def runs(self) -> str:
+        """One line per run, as .csv: the main metrics before and after temperature scaling, as fractions; none if it failed.
+
+        This is what :class:`calibrant.study.Leaderboard` reads.
+        """
+        text = io.StringIO()
+        keys = [r.key for r in ranked(2, dense=True) if all(r.key in row.before for row in self.rows)]
+        writer = csv.writer(text)
+        writer.writerow(["method", "seed", "temperature", *keys, *(f"{key}_after_temperature" for key in keys)])
+        for row in self.rows:
+            for i, seed in enumerate(row.seeds):
+                values = [row.values(key, stage)[i] for stage in STAGES for key in keys]
+                writer.writerow([row.method, seed, *(f"{value:.6g}" for value in (row.temperatures[i], *values))])
+        for job in self.jobs:
+            if job.state == "failed":
+                writer.writerow([job.method, job.seed, *[""] * (1 + 2 * len(keys))])
         return text.getvalue()
 
     def _record(self, row: Summary) -> dict[str, float | str]:

@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -223,10 +223,11 @@ class Keeper(lightning.Callback):
     Args:
         folder: The run folder.
         select: ``"last"``, or the measure by which the best checkpoint is chosen.
+        watch: Called with the last row of the history after each epoch.
     """
 
-    def __init__(self, folder: RunFolder, select: str) -> None:
-        self.folder, self.select = folder, select
+    def __init__(self, folder: RunFolder, select: str, watch: Callable[[Mapping[str, float]], None] | None = None) -> None:
+        self.folder, self.select, self.watch = folder, select, watch
         self.rows: list[dict[str, float]] = []
         self.learned: dict[str, list[Tensor]] = {}
         self.bins: dict[str, list[Tensor]] = {}
@@ -298,6 +299,8 @@ class Keeper(lightning.Callback):
         self._save(trainer, better=better)
         if trainer.is_global_zero:
             self.write()
+        if self.watch is not None:
+            self.watch(row)
 
     @property
     def epochs(self) -> int:

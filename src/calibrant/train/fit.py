@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -51,6 +51,7 @@ def fit(
     allow_code: bool = False,
     threads: int | None = None,
     group: str | None = None,
+    watch: Callable[[Mapping[str, float]], None] | None = None,
     **fields: Any,
 ) -> Run | None:
     """Train, resume training, or return a finished run.
@@ -64,6 +65,8 @@ def fit(
         allow_code: Allow code from outside calibrant in the recipe.
         threads: Number of threads. If not given, small networks use one, unless OMP_NUM_THREADS is set.
         group: What experiment trackers file the run under, such as the name of a study; the recipe's name if not given.
+        watch: Called with the last row of the history after each epoch; an error that it raises ends the run, which can be
+            resumed.
         **fields: Fields of the recipe, as in :meth:`calibrant.train.Recipe.load`: ``loss="mbls"``. ``model`` and ``loss``
             may also be modules, and ``data`` samples (see :func:`calibrant.data.dataset_from`), such as a pair of tensors.
             A network passed in ends up with the weights of the run.
@@ -89,7 +92,7 @@ def fit(
                 _rescale(recipe, folder)
         return Run.load(folder)
     prepared = prepare(recipe, allow_code=allow_code, given=given)
-    keeper = Keeper(folder, recipe.select)
+    keeper = Keeper(folder, recipe.select, watch)
     tracking = Tracking(keeper, recipe)
     trainer = make_trainer(recipe, [keeper, tracking, *([] if quiet else [Progress()])], folder.path)
     _enough_for(trainer.world_size, recipe, prepared.data)
@@ -181,9 +184,11 @@ def _enough_for(processes: int, recipe: Recipe, data: DataSet) -> None:
 
 @contextlib.contextmanager
 def _trainer_errors() -> Iterator[None]:
-    """Turn Lightning's complaints about its options into input errors."""
+    """Turn Lightning's complaints about its options into input errors, and hide those about its own code."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+            yield
     except MisconfigurationException as error:
         raise InputError(f"trainer: {' '.join(str(error).split())}") from error
 
@@ -273,9 +278,14 @@ def same_data(folder: RunFolder, data: DataSet) -> None:
 # Finishing
 
 
+def _stand_in(recipe: Recipe) -> str:
+    """A remark where validation samples stand in for the test set."""
+    return " (on validation samples held apart)" if recipe.data.test_from_validation else ""
+
+
 def finish(recipe: Recipe, folder: RunFolder, prepared: Prepared, device: torch.device, tracking: Tracking) -> Run:
     """Predict with the selected checkpoint, measure, and write predictions and results."""
-    data, network, loss, _ = prepared
+    data, network, loss, *_ = prepared
     try:
         epoch = load_weights(recipe, folder, network)
     except InputError as error:
@@ -299,7 +309,7 @@ def finish(recipe: Recipe, folder: RunFolder, prepared: Prepared, device: torch.
         loss=recipe.loss.name,
         seed=recipe.seed,
         epochs=recipe.epochs,
-        reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}",
+        reported=f"{recipe.select} checkpoint, epoch {epoch + 1} of {recipe.epochs}{_stand_in(recipe)}",
         parameters=sum(p.numel() for p in network.parameters()),
         **measure_run(folder, recipe.num_bins, live),
     ).scaled_by(recipe.temperature)
@@ -341,7 +351,7 @@ def dry_run(recipe: Recipe, *, allow_code: bool = False) -> dict[str, Any]:
         Samples, parameters, seconds per batch, and hours for the whole run on this machine.
     """
     check(recipe, allow_code=allow_code)
-    data, network, loss, operations = prepare(recipe, allow_code=allow_code)
+    data, network, loss, operations, _ = prepare(recipe, allow_code=allow_code)
     module = Module(replace(recipe, epochs=1), network, loss, data)
     clock = _Clock()
     options = {k: v for k, v in recipe.trainer.items() if k not in ("devices", "num_nodes", "strategy", "logger")}

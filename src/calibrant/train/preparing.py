@@ -34,12 +34,14 @@ class Prepared(NamedTuple):
         network: The network.
         loss: The loss.
         operations: Floating-point operations of the forward pass over one sample.
+        memory: Rough number of bytes that training takes.
     """
 
     data: DataSet
     network: nn.Module
     loss: Loss
     operations: float
+    memory: float
 
 
 def check(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any] | None = None) -> None:
@@ -84,32 +86,74 @@ def prepare(recipe: Recipe, *, allow_code: bool = False, given: Mapping[str, Any
         with _within_memory():
             make = recipe.build_model
             network = own["model"] if "model" in own else make(data.num_classes, data.facts, allow_code=allow_code)
-        operations, logits, y = _try_out(recipe, data, network)
+        tried = _try_out(recipe, data, network)
+        if _channels_last(recipe, network, tried, ours=shipped and "model" not in own):
+            network.to(memory_format=torch.channels_last)
+            _try_out(recipe, data, network)
     if recipe.model.compile:
         network.compile()
     with input_errors(), input_errors(f"loss {recipe.loss.name}", unfit=recipe.loss.name in losses.METHODS):
         build = recipe.build_loss
         loss = own["loss"] if "loss" in own else build(data.num_classes, data.ignore_index, allow_code=allow_code)
-        _try_loss(loss, logits, y)
-    return Prepared(data, network, loss, operations)
+        _try_loss(loss, tried.logits, tried.y)
+    state = 16 * sum(p.numel() for p in network.parameters())  # weights, gradients, and two moments of the optimizer
+    return Prepared(data, network, loss, tried.operations, state + tried.saved * recipe.batch_size)
 
 
-def _try_out(recipe: Recipe, data: DataSet, network: nn.Module) -> tuple[float, Tensor, Tensor]:
-    """Operations of the network on one sample, and its checked outputs with labels; lazy layers are initialised here."""
+class _Tried(NamedTuple):
+    """What a network did with two samples.
+
+    Attributes:
+        x: Inputs.
+        y: Labels.
+        logits: Outputs.
+        operations: Floating-point operations per sample.
+        saved: Bytes per sample that it keeps for the backward pass.
+    """
+
+    x: Tensor
+    y: Tensor
+    logits: Tensor
+    operations: float
+    saved: float
+
+
+def _try_out(recipe: Recipe, data: DataSet, network: nn.Module) -> _Tried:
+    """Run the network on two samples and check its outputs; lazy layers are initialised here."""
     feed = replace(feed_of(recipe, data, needs(network)), workers=0)
     part = data.validation if len(data.validation) else data.train
     x, y, _ = next(iter(Batches(part, 2, feed)))
     device = next((p.device for p in network.parameters()), x.device)
     lazy = any(isinstance(p, nn.UninitializedParameter) for p in network.parameters())
     training = network.training
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    held = (x, *(p for p in network.parameters() if not isinstance(p, nn.UninitializedParameter)))
+    known, kept = {tensor.untyped_storage().data_ptr() for tensor in held}, dict[int, int]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         logits = network.train(mode=lazy)(x.to(device))
     network.train(training)
     wanted = (len(x), data.num_classes, *y.shape[1:])
     if not isinstance(logits, Tensor) or tuple(logits.shape) != wanted:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"the network gives {got} for inputs {tuple(x.shape)}; expected logits {wanted}")
-    return float(counter.get_total_flops()) / len(x), logits, y
+    return _Tried(x, y, logits.detach(), float(counter.get_total_flops()) / len(x), sum(kept.values()) / len(x))
+
+
+def _channels_last(recipe: Recipe, network: nn.Module, tried: _Tried, *, ours: bool) -> bool:
+    """Whether images are laid out with their channels last; if the recipe leaves it open, for classification on a CPU.
+
+    Not for networks from elsewhere: ``view``, which many call, fails on this layout.
+    """
+    images = tried.x.dim() == 4 and all(p.dim() < 5 for p in network.parameters())
+    if not images or recipe.model.channels_last is not None:
+        return images and bool(recipe.model.channels_last)
+    return ours and tried.y.dim() == 1 and not torch.cuda.is_available() and not torch.backends.mps.is_available()
 
 
 def _try_loss(loss: Any, logits: Tensor, y: Tensor) -> None:
@@ -147,18 +191,20 @@ def threads_of(recipe: Recipe, operations: float, threads: int | None) -> Iterat
 @contextmanager
 def _within_memory() -> Iterator[None]:
     """Refuse what would not fit into the machine's memory, before it is allocated."""
-    names = getattr(os, "sysconf_names", {})
-    if "SC_PHYS_PAGES" not in names:
+    with _Limit(machine_memory()):
         yield
-        return
-    with _Limit(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
-        yield
+
+
+def machine_memory() -> float:
+    """Bytes of memory of this machine; infinity where it is not known."""
+    known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if known else math.inf
 
 
 class _Limit(TorchDispatchMode):
     """Counts the bytes of new tensors."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: float) -> None:
         super().__init__()
         self.most, self.total = most, 0
 
