@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "calibrant"
 
 #: Rooms from the ground up: a file imports only from rooms before its own, lazy imports included.
 ROOMS = (
-    *("errors", "checks", "extras", "registry", "files", "records"),
+    *("errors", "checks", "extras", "processes", "registry", "files", "records"),
     *("tensors", "inputs", "distributed", "binning", "outcomes"),
     *("losses", "metrics", "posthoc", "stats", "predictions", "plots", "audit"),
     *("data", "models", "recipes", "runs", "report", "integrations"),

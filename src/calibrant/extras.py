@@ -34,9 +34,6 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-#: Environment variables that make waiting threads sleep instead of spin, if set before torch is imported. On a shared
-#: machine, spinning takes time from the threads that are waited for.
-WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "GOMP_SPINCOUNT": "0"}
 
 
 def require(module: str, purpose: str) -> ModuleType:

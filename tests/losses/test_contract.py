@@ -323,7 +323,8 @@ def test_constructor_arguments_are_kept_and_shown(key: str) -> None:
             value = getattr(loss, argument)
             if isinstance(value, Tensor):  # in single precision
                 shown = re.search(rf"\b{argument}=([^,)]+)", repr(loss))
-                assert shown and torch.equal(torch.tensor(float(shown[1])), value)
+                assert shown
+                assert torch.equal(torch.tensor(float(shown[1])), value)
             else:
                 assert f"{argument}={value!r}" in repr(loss)
     assert "ignore_index=7, reduction='sum'" in repr(loss)

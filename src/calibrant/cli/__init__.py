@@ -12,7 +12,8 @@ from typing import Any
 
 from calibrant import __version__
 from calibrant.errors import InputError, Terminated
-from calibrant.extras import WAITING, require
+from calibrant.extras import require
+from calibrant.processes import WAITING, keep_freed_memory
 
 #: Every command and what it does.
 COMMANDS = {
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in WAITING.items():  # before torch is imported
         os.environ.setdefault(name, value)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and given[:1] and given[0] in RECIPES:  # a process of our own, which trains
+        keep_freed_memory()
     try:
         with _terminating():
             return _main(given)

@@ -19,7 +19,8 @@ import torch
 
 from calibrant.checks import one_of, whole
 from calibrant.errors import InputError, InUseError, input_errors
-from calibrant.extras import WAITING, require
+from calibrant.extras import require
+from calibrant.processes import WAITING, keep_freed_memory
 from calibrant.recipes import Recipe
 from calibrant.runs import RunFolder, RunResult
 from calibrant.study.jobs import Job, StoppedError, Watch
@@ -316,6 +317,7 @@ def _prepare() -> None:
 
     If the study is killed, its processes must not keep training unseen in folders that the same command would resume.
     """
+    keep_freed_memory()
     set_start_method(get_all_start_methods()[0], force=True)  # spawned data workers would import torch each time
     for kind in (DeprecationWarning, FutureWarning):
         warnings.simplefilter("ignore", kind)

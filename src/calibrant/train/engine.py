@@ -4,7 +4,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -372,10 +372,16 @@ def make_optimizer(network: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": spec.weight_decay},
             {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
         ]
+    fused = _can_be_fused(parameters) or None
     if spec.name == "sgd":
-        return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov)
+        return torch.optim.SGD(groups, lr=spec.lr, momentum=spec.momentum, nesterov=spec.nesterov, fused=fused)
     kind = torch.optim.Adam if spec.name == "adam" else torch.optim.AdamW
-    return kind(groups, lr=spec.lr, betas=(spec.betas[0], spec.betas[1]), eps=spec.eps)
+    return kind(groups, lr=spec.lr, betas=(spec.betas[0], spec.betas[1]), eps=spec.eps, fused=fused)
+
+
+def _can_be_fused(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether the optimizer may update all of a parameter in one pass; on other devices, PyTorch itself chooses how."""
+    return all(p.is_cpu and p.is_floating_point() and not p.is_sparse for p in parameters)
 
 
 def learning_rate(recipe: Recipe, epoch: float) -> float:
