@@ -1,10 +1,11 @@
-"""Epochs per hour of studies on a CPU, against training one run at a time with all threads and channels first.
+"""Epochs per hour of studies on a CPU, against how they were trained before any of this was looked at.
 
-python benchmarks/bench_epochs.py [--json benchmarks/epochs.json] [--repeats 3] [--epochs 1]
+python benchmarks/bench_epochs.py [--json benchmarks/epochs.json] [--repeats 3] [--epochs 3]
 
+Before: one run at a time with all threads, channels first, freed memory returned to the system, optimizers not fused.
 Each study has one run per core, of the recipe cifar10-lt-resnet32, of the same with ResNet-20, and of camvid-deeplabv3, on
-random images of the recipes' sizes. The seconds of the epochs count, validation included, without what starting takes. Where
-the processor multiplies bfloat16 by itself, --trainer.precision bf16-mixed is measured as well.
+random images of the recipes' sizes. The seconds of the epochs count, validation included, without the first, which warms up
+and, with torch.compile, compiles.
 """
 
 import json
@@ -17,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -35,13 +35,25 @@ RECIPES = {
     "ResNet-32": CIFAR,
     "DeepLabV3+": ["camvid-deeplabv3"],
 }
-WAYS = {
-    "one run at a time, channels first": ["--jobs", "1", "--model.channels_last", "false"],
-    "one run at a time": ["--jobs", "1"],
-    "as it is": ["--jobs", str(CORES)],  # chosen without a word, but for studies that are shorter than starting processes
+#: A study as it was trained before.
+BEFORE = """
+import sys
+from calibrant.cli.fields import parse
+from calibrant.study import Study
+from calibrant.train import engine
+
+engine._can_be_fused = lambda parameters: False
+recipe, seeds, folder, *fields = sys.argv[1:]
+Study(recipe, losses=["ce"], seeds=int(seeds), out=folder, **parse(fields)).run(jobs=1, tell=lambda job: None)
+"""
+FIRST = ["--model.channels_last", "false"]
+#: How a study is trained: from Python in the process itself, or by the command with so many jobs, and its fields.
+WAYS: dict[str, tuple[int | None, list[str]]] = {
+    "before": (None, FIRST),
+    "one run at a time": (1, []),
+    "as it is": (CORES, []),  # chosen without a word, but for studies that are shorter than starting processes
+    "compiled": (CORES, ["--model.compile", "true"]),
 }
-if torch.cpu.get_capabilities().get("avx512_bf16"):
-    WAYS["bfloat16"] = [*WAYS["as it is"], "--trainer.precision", "bf16-mixed"]
 LIMIT = 1.5  # for the fastest
 
 
@@ -69,21 +81,28 @@ def camvid(folder: Path) -> None:
         (root / f"ImageSets/Segmentation/{part}.txt").write_text(names)
 
 
-def seconds(data: Path, folder: Path, recipe: list[str], way: list[str], epochs: int) -> float:
+def seconds(data: Path, folder: Path, recipe: list[str], way: tuple[int | None, list[str]], epochs: int) -> float:
     """Seconds per epoch of a study, as if its epochs followed one another."""
-    words = ["compare", *recipe, "--losses", "ce", "--seeds", str(CORES), "--epochs", str(epochs), "--data.root", str(data)]
+    jobs, more = way
+    fields = [*recipe[1:], *more, "--epochs", str(epochs), "--data.root", str(data)]
     if "npz" in recipe:
-        words += ["--data.validation", "256"]
-    command = [sys.executable, "-m", "calibrant", *words, *way, "--quiet", "--out", str(folder)]
+        fields += ["--data.validation", "256"]
+    words = ["compare", recipe[0], "--losses", "ce", "--seeds", str(CORES), "--jobs", str(jobs), "--quiet"]
+    command = ["-m", "calibrant", *words, "--out", str(folder), *fields]
+    if jobs is None:
+        command = ["-c", BEFORE, recipe[0], str(CORES), str(folder), *fields]
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_", "KMP_", "GOMP_"))}
-    subprocess.run(command, check=True, capture_output=True, env=own)  # noqa: S603
-    of_runs = [sum(row["seconds"] or 0.0 for row in RunFolder(folder / f"ce-seed{seed}").history()) for seed in range(CORES)]
-    together: Callable[[list[float]], float] = sum if way[1] == "1" else max
-    return together(of_runs) / (epochs * CORES)
+    subprocess.run([sys.executable, *command], check=True, capture_output=True, env=own)  # noqa: S603
+    of_runs = []
+    for seed in range(CORES):
+        rows = [row["seconds"] or 0.0 for row in RunFolder(folder / f"ce-seed{seed}").history()]
+        of_runs.append(sum(rows[1:]) / (epochs - 1))
+    together: Callable[[list[float]], float] = max if jobs == CORES else sum
+    return together(of_runs) / CORES
 
 
 def main() -> None:
-    options = arguments(__doc__, "epochs.json", 3, epochs=1)
+    options = arguments(__doc__, "epochs.json", 3, epochs=3)
     found: dict[str, dict[str, list[float]]] = {name: {way: [] for way in WAYS} for name in RECIPES}
     with tempfile.TemporaryDirectory() as place:
         data = Path(place)

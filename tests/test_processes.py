@@ -14,7 +14,7 @@ from calibrant.processes import keep_freed_memory
 def faults():
     for _ in range(2):  # the first time, the heap grows
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(10):
+        for _ in range(4):
             torch.ones(4096, 4096) + torch.ones(4096, 4096)  # 64 MB each
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from filelock import FileLock
 
 import gallery
 import roles
@@ -58,14 +59,14 @@ def newest(*paths: Path) -> float:
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    """The site as ``make docs`` leaves it; ``make test`` has just built it."""
+    """The site as ``make docs`` leaves it, built again if something has changed; only one process builds it."""
     built = ROOT / "site"
-    if not (built / "index.html").exists() or newest(*(ROOT / name for name in SOURCES)) > newest(built / "index.html"):
-        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        result = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stderr[-3000:]
+    with FileLock(ROOT / ".site.lock"):
+        if not (built / "index.html").exists() or newest(*(ROOT / name for name in SOURCES)) > newest(built / "index.html"):
+            environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+            command = [sys.executable, "-m", "mkdocs", "build"]
+            result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+            assert result.returncode == 0, result.stderr[-3000:]
     return built
 
 
@@ -74,7 +75,13 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path) for path in sorted(site.rglob("*.html"))}
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.built, pytest.mark.timeout(900)]
+
+
+@pytest.mark.builds
+def test_it_is_built_without_a_warning(site: Path) -> None:
+    """The first of all tests; those that look at the site are the last."""
+    assert (site / "index.html").is_file()
 
 
 def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
