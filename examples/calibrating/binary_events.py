@@ -29,7 +29,7 @@ print(f"the event happens in {y[test].mean():.0%} of the test samples")
 # %% [markdown]
 # ## Four calibrators
 #
-# A single score per sample is an event: say so with `task="binary"`, and `probs=True` if it is a probability. Metrics and
+# A single score per sample is the probability of an event: say so with `task="binary"`, and `probs=True` if it is a probability. Metrics and
 # figures take the same two arguments.
 
 # %%

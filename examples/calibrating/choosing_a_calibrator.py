@@ -1,7 +1,7 @@
 """Choose a calibrator by cross-validated likelihood
 
 Which calibrator is best depends on what is wrong with the network and on how many samples there are to learn it from.
-Cross-validation on the validation set answers both at once. Rank by a proper score such as the NLL: the ECE misses
+Cross-validation on the validation set takes both into account. Rank by a proper score such as the NLL: the ECE misses
 some kinds of miscalibration.
 """
 
@@ -38,7 +38,7 @@ methods = [
 # ## Rank them
 #
 # `cross_validate` is what `calibrant calibrate --method all` uses: fit on four fifths, measure the NLL on the rest, for
-# every method and for no calibration at all. First with all 1,000 validation samples, then with the first 60.
+# every method, with no calibration as a baseline. First with all 1,000 validation samples, then with the first 60.
 
 # %%
 ranking = {}

@@ -1,13 +1,13 @@
 """Random forests are underconfident
 
 The votes of a forest's trees are spread out even where it is nearly always right, so its confidence is too low. With
-calibrant's scikit-learn wrapper, any classifier gets any calibrator, without a separate validation set.
+calibrant's scikit-learn wrapper, any classifier can be given any calibrator, without a separate validation set.
 """
 
 # %% [markdown]
 # ## The forest
 #
-# Digits again, this time as a table of 64 pixel values: 500 images for training, the rest for testing.
+# Scikit-learn's digits, as a table of 64 pixel values of 64 pixel values: 500 images for training, the rest for testing.
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """Temperature scaling, and how many validation samples it needs
 
 Dividing all logits by one parameter, the temperature, removes most of the overconfidence without changing a single
-prediction. It has to be fitted on samples the network was not trained on; a hundred will do, ten will not.
+predicted class. It has to be fitted on samples the network was not trained on; a hundred will do, ten will not.
 """
 
 # %% [markdown]

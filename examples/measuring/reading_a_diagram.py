@@ -40,8 +40,8 @@ print(f"no bins: smooth ECE {functional.smooth_ece(logits, target):.3f}")
 print("true error:", stats.bootstrap("debiased_ece", logits, target))
 
 # %% [markdown]
-# The largest gap (MCE) mostly reflects the emptiest bins and more than doubles: it says little about a network. Always state
-# an ECE with its number of bins and of samples. The interval for the true error accounts for the noise.
+# The largest gap (MCE) mostly reflects the emptiest bins and more than doubles: it says little about a network. Always report
+# an ECE together with the number of bins and samples. The interval for the true error accounts for the noise.
 #
 # ## Equal width or equal mass
 #
@@ -62,7 +62,7 @@ axes = ReliabilityDiagram.overlay([wide, even])
 # %%
 # alt: Four reliability diagrams: the network is nearly always below the diagonal, three calibrated ones scatter around it.
 drawn = [torch.distributions.Categorical(logits=logits).sample() for _ in range(3)]
-simulated = [ReliabilityDiagram.from_logits(logits, own, "calibrated, by chance") for own in drawn]
+simulated = [ReliabilityDiagram.from_logits(logits, own, "simulated, calibrated") for own in drawn]
 real = ReliabilityDiagram.from_logits(logits, target, "the network")
 figure = ReliabilityDiagram.side_by_side([real, *simulated])
 print("p =", round(stats.calibration_test(logits, target).p_value, 3))

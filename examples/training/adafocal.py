@@ -68,5 +68,5 @@ axes = GammaPath.from_loss(losses["AdaFocal"]).plot()
 #
 # The low-confidence bins stay overconfident, so their gammas are multiplied epoch after epoch until they hit the limit,
 # `gamma_max=20`. An image with $p = 0.6$ then has the weight $0.4^{20}$: it no longer counts, and the error in its bin
-# cannot be trained away. Look at this figure before you trust an AdaFocal run; a smaller `gamma_max` or fewer epochs would
-# be the first things to try.
+# cannot be trained away. Look at this figure before you trust an AdaFocal run; a smaller `gamma_max` is the first
+# thing to try.

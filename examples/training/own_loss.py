@@ -95,7 +95,7 @@ for name, loss in losses.items():
     print(f"{name:22} test ECE {diagrams[name].ece:.1%}   training overconfidence {gap:+.1%}")
 
 # %%
-# alt: Three reliability diagrams: cross-entropy is below the diagonal, also with Overconfidence; the last one is close.
+# alt: Three reliability diagrams: cross-entropy is below the diagonal, with or without the Overconfidence penalty; the last one is close.
 shown = ("cross-entropy", "Overconfidence", "AutoConfidencePenalty")
 figure = ReliabilityDiagram.side_by_side([diagrams[name] for name in shown])
 

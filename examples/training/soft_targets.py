@@ -73,7 +73,7 @@ for name, found in logits.items():
     print(f"{name:24} accuracy {accuracy:.1%}   ECE {ece:.1%}   NLL {nll:.2f}")
 
 # %% [markdown]
-# Accuracy is the same in all four runs: the majority is a fine label to classify by. But networks trained on it are
+# Accuracy is the same in all four runs: majority labels are good enough for classification. But networks trained on it are
 # overconfident by about ten points, and the margin of MbLS does not help, since it knows nothing about where the classes
 # overlap. With the votes, either loss is close to calibrated.
 #

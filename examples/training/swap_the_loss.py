@@ -1,4 +1,4 @@
-"""A calibrated network by swapping the loss
+"""Get a calibrated network by swapping the loss
 
 The training loop stays the same; only the loss changes. MbLS keeps logits from drifting too far apart; CALS-ALM does the
 same for each class separately and learns from validation images how hard to push.

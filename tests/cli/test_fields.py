@@ -122,7 +122,7 @@ def test_python_arguments_become_flags(message: str, expected: str) -> None:
         (["list", "losses", "b"], "list does not expect b"),
         (["comapre"], "there is no command 'comapre'; did you mean compare? See calibrant --help"),
         (["zzz"], "there is no command 'zzz'; commands are train, compare"),
-        ([], "a command is missing: train, compare, tune"),
+        ([], "no command given; choose from train, compare, tune"),
     ],
 )
 def test_wrong_usage_in_plain_words(capsys, arguments: list[str], said: str) -> None:

@@ -571,7 +571,7 @@ def test_bad_tables_get_one_sentence(here: Path, capsys, text: str, message: str
         (["calibrate", "p.npz", "p.npz", "--method", "local-temperature"], "is for dense predictions"),
         (["apply", "nowhere", "p.npz", "-o", "x.npz"], "nowhere does not exist"),
         (["nonsense"], "nonsense"),
-        ([], "a command is missing: train, compare"),
+        ([], "no command given; choose from train, compare"),
     ],
 )
 @pytest.mark.usefixtures("here")

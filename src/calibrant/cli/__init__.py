@@ -47,7 +47,10 @@ RESUMED_BY = "; run the same command again to resume"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 success, 2 bad usage or input, 130 interrupted, 143 terminated."""
+    """Run a command and return its exit code.
+
+    0 success, 2 bad usage, bad input or out of time, 130 interrupted, 143 terminated.
+    """
     for name, value in WAITING.items():  # before torch is imported
         os.environ.setdefault(name, value)
     given = list(sys.argv[1:] if arguments is None else arguments)

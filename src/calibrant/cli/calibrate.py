@@ -40,8 +40,8 @@ def parser() -> Parser:
         nargs="+",
         default=["temperature"],
         metavar="METHOD",
-        help="Calibrators (see calibrant list calibrators). all ranks every one by cross-validated NLL on the validation "
-        "predictions; auto takes the best.",
+        help="Calibrators (see calibrant list calibrators). 'all' ranks every calibrator by cross-validated NLL on the "
+        "validation predictions; 'auto' uses only the best.",
     )
     options.option(
         "--temperature",
@@ -50,9 +50,9 @@ def parser() -> Parser:
         help="What temperature scaling minimises: nll, or ece on the grid 0.1, 0.2, ..., 10.",
     )
     options.reading_options()
-    options.option("--test-label", metavar="NAME", help="The same as --label for TEST, if it differs.")
+    options.option("--test-label", metavar="NAME", help="Like --label, but for TEST, if it differs.")
     options.measuring_options()
-    options.option("--folds", type=int, default=5, help="Cross-validation folds of --method all and auto.")
+    options.option("--folds", type=int, default=5, help="Cross-validation folds for --method all and auto.")
     options.option("--out", metavar="FOLDER", default="calibrator", help="Folder for calibrators and metrics.json.")
     options.option(
         "--same-data",
@@ -89,7 +89,7 @@ def run(config: Any) -> None:
         best = _explain(scores, config.folds)
         methods = best if config.method == ["auto"] else sorted(methods, key=lambda key: (scores or {})[key])
         if not methods:
-            out.print("no calibrator is written")
+            out.print("no calibrator was saved")
     with progress("fitting", len(methods)) as advance:
         fitted = fit_all(methods, logits, target, advance=advance, **options)
     options = {"num_bins": config.num_bins, "resamples": config.resamples, "seed": config.seed}

@@ -8,8 +8,8 @@ from calibrant.cli.console import Parser, check_measuring, open_file, progress, 
 
 EXAMPLE = """\
 Writes a model card section for Hugging Face: metadata (model-index) with accuracy, ECE, debiased ECE and NLL with intervals,
-a summary, a table and the reliability diagram, which is saved as an image next to it. Use it as your model's README.md, or
-paste it in.
+a summary, a table and the reliability diagram, which is saved as an image next to it. Use it as a
+starting point for your README.md, or paste the metadata and the section into an existing one.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\

@@ -108,7 +108,9 @@ class Parser(ArgumentParser):
             metavar="NAME",
             help="Columns with the scores, in the order of the classes, or patterns such as 'prob_*'.",
         )
-        self.option("--label", metavar="NAME", help="Column or array of true classes; for an .npy, the file with them.")
+        self.option(
+            "--label", metavar="NAME", help="Column or array of true classes; for an .npy, the file that holds them."
+        )
         self.option("--labels-are", metavar="WHAT", help="How to read ambiguous labels: names or numbers.")
         self.option("--positive", metavar="LABEL", help="The label of the positive class, if there is a single score.")
         self.option("--normalise", "--normalize", action="store_true", help="Divide each row of probabilities by its sum.")
@@ -118,7 +120,7 @@ class Parser(ArgumentParser):
         """Options for measuring."""
         self.option("--num-bins", type=int, default=15, help="Number of bins for the binned errors.")
         self.option("--resamples", type=int, default=1000, help="Resamples per interval.")
-        self.option("--seed", type=int, default=0, help="Seed of the resampling.")
+        self.option("--seed", type=int, default=0, help="Seed for resampling.")
         self.option("--figure", metavar="FILE", help="Write reliability diagrams to a .png, .pdf or .svg.")
 
     def run_options(self) -> None:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = """\
 Predictions are an .npz with arrays logits (or probs) and target, a .csv, .tsv, .jsonl or .parquet with one column per class
-and a label column, two .npy files, or a run folder. The first line of output says how a file was understood. Further files,
-of the same samples, are compared with the first. Nothing is written unless --out, --figure or --report is given; existing
-files are replaced.
+and a label column, two .npy files, or a run folder. The first line of output says how a file was understood. Additional
+files must contain the same samples, and are compared with the first. Nothing is written unless --out, --figure or --report
+is given; existing files are replaced.
 
 example:
   python -c "import numpy as np; r = np.random.default_rng(0); z = 3 * r.normal(size=(1000, 5)); \\
@@ -32,7 +32,7 @@ def parser() -> Parser:
     options.option(
         "--counts",
         metavar="FILE",
-        help="Training samples of each class, one per line: adds results by head, medium and tail.",
+        help="File with the number of training samples of each class, one per line: adds results by head, medium and tail.",
     )
     options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
     options.option("--out", "--output", metavar="FILE", help="Write all results to a .json.")

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from calibrant.runs import OODResult, Stage
 
 EXAMPLE = """\
-Runs the network of each run on out-of-distribution (OOD) data and measures how well its uncertainty separates it
-from the run's own test samples: area under the ROC curve (AUROC) with its 95% interval, fraction of OOD samples accepted
-when 95% of the test samples are (FPR95), and area under the precision-recall curve (AUPR). Scores are entropy, maximum
-softmax probability and energy, before and after temperature scaling. Results go to ood.json in the run folder, logits
-to predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
+Runs the network of each run on out-of-distribution (OOD) data and measures how well the network's uncertainty separates it
+from the run's test samples: area under the ROC curve (AUROC) with its 95% interval, fraction of OOD samples accepted when
+95% of the test samples are (FPR95), and area under the precision-recall curve (AUPR). Scores are entropy, maximum softmax
+probability and energy, before and after temperature scaling. Results go to ood.json in the run folder, logits to
+predictions/ood-NAME.npz, curves to ood-NAME.png; finished work is not repeated.
 
 OOD data: mnist, fashion-mnist, cifar10, cifar100, svhn (their test sets, converted to the network's size and channels),
 noise (Gaussian), fog:5 (the run's own test images, corrupted; see calibrant shift), CIFAR-10-C/fog:5 (the published images
@@ -29,7 +29,7 @@ example:
 
 def parser() -> Parser:
     """Options of the command."""
-    options = Parser(description="Detect out-of-distribution samples.\n\n" + EXAMPLE)
+    options = Parser(description="Measure out-of-distribution detection.\n\n" + EXAMPLE)
     options.add_argument("runs", nargs="+", metavar="RUN", help="Run folders.")
     options.option("--ood", nargs="+", metavar="NAME", required=True, help="OOD data, by name or path.")
     options.run_options()

@@ -16,17 +16,18 @@ if TYPE_CHECKING:
     from calibrant.study import Job, Tuning
 
 EXAMPLE = """\
-Divides the validation set in two: losses, checkpoints and temperatures learn from one part, and trials are scored on the
-other. Final runs then use the best options, the whole validation set and all seeds, and are evaluated on the test set once.
-The recipe's own options are the first trial, if they are in the search space. Running the same command again resumes an
-interrupted search; with more --trials it continues a finished one. Recipe fields are overridden as in calibrant train.
+Divides the validation set in two: adaptive losses, checkpoint selection and temperature scaling use one part, trials are
+scored on the other. Final runs then use the best options, the whole validation set and all seeds, and are evaluated on the
+test set once. The recipe's own options are the first trial, if they are in the search space. Running the same command again
+resumes an interrupted search; with more --trials it continues a finished one. Recipe fields are overridden as in calibrant
+train.
 
 example:
   calibrant tune digits-lt --loss mbls --space loss.margin=2..20 loss.weight=log:0.01..1 --trials 8 --epochs 20 --out tuned
   calibrant train tuned/best.yaml --seed 7 --out runs/again
 
 search space:
-  loss.margin=2..20                 from 2 to 20; whole numbers where the field takes only these
+  loss.margin=2..20                 from 2 to 20; integers only, if the field requires them
   loss.weight=log:0.01..1           the same on a logarithmic scale
   cals-alm.penalty=phr,p2,p3        one of these; any field of the recipe, such as optimizer.lr, can be searched
 """
@@ -46,13 +47,13 @@ def parser() -> Parser:
         default=[3],
         help="Seeds of the final runs. One number: how many seeds. Several numbers: the seeds themselves.",
     )
-    options.option("--repeats", type=int, default=1, help="Seeds per trial; their mean score counts.")
+    options.option("--repeats", type=int, default=1, help="Seeds per trial, whose score is their mean.")
     options.option("--share", type=float, default=0.5, help="Fraction of the validation set that trials are scored on.")
     options.option("--sampler", default="tpe", help="tpe, random, or grid for all combinations of lists and whole numbers.")
     options.option(
         "--pruner",
         default="none",
-        help="What ends unpromising trials early: none, median or hyperband. Networks become overconfident late in "
+        help="How to stop unpromising trials early: none, median or hyperband. Networks become overconfident late in "
         "training, so early scores say little.",
     )
     options.option("--out", metavar="FOLDER", help="Folder of the search; runs/RECIPE-LOSS-tuning if not given.")
@@ -107,7 +108,7 @@ def _remarks(tuning: "Tuning", result: Any) -> Iterator[str]:
     if every and len(result.trials) >= len(every) < tuning.trials:
         yield f"all {len(every)} combinations have been tried"
     elif every and tuning.sampler == "grid" and len(result.trials) < len(every):
-        yield f"{len(every)} combinations in all; a larger --trials continues"
+        yield f"{len(every)} combinations in all; pass a larger --trials to continue"
     if len(result.trials) > 1 and len({trial.score for trial in result.trials if trial.state == "done"}) == 1:
         yield "all trials have the same score: these options had no effect on it"
 

@@ -54,7 +54,7 @@ def explain(message: str, parser: Any) -> str:
         hint = _close(match.group(1), commands) or f"; commands are {', '.join(commands)}"
         text = f"there is no command {match.group(1)!r}{hint}"
     elif message.startswith('expected "command"'):
-        text = f"a command is missing: {', '.join(commands)}"
+        text = f"no command given; choose from {', '.join(commands)}"
     else:
         text = _value(message)
     place = "calibrant" if command == "calibrant" else f"calibrant {command}"

@@ -618,7 +618,7 @@ def _check_plain(path: str, value: Any) -> None:
             for key, more in inner.items():
                 _check_plain(f"{path}.{key}", more)
         elif not isinstance(inner, str | int | float | None):
-            raise InputError(f"{path} must be a word, a number, or a list of them, got {type(inner).__name__} {inner!r}")
+            raise InputError(f"{path} must be a string, a number, or a list of these, got {type(inner).__name__} {inner!r}")
 
 
 def _check_name(path: str, name: str, known: Mapping[str, Any], *, allow_code: bool) -> None:

@@ -48,4 +48,4 @@ def _refuse_classes(path: str, value: Any) -> None:
     if isinstance(value, Mapping) and "class_path" in value:
         raise InputError(f"{path} takes no class_path; only trainer.logger does")
     if not isinstance(value, str | int | float | bool | list | Mapping | None):
-        raise InputError(f"{path} must be a word or a number, as in a file, got {type(value).__name__}")
+        raise InputError(f"{path} must be a string or a number, as in a file, got {type(value).__name__}")
