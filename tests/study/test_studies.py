@@ -1,0 +1,57 @@
+"""The pages of our studies say what their files say."""
+
+import csv
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+STUDIES = Path(__file__).parents[2] / "studies"
+#: Columns of their tables: the measure, and what it is multiplied by.
+COLUMNS = {
+    "accuracy, %": ("accuracy", 100),
+    "mIoU, %": ("mean_iou", 100),
+    "ECE, %": ("ece", 100),
+    "ECE per image, %": ("image_ece", 100),
+    "AdaECE, %": ("adaptive_ece", 100),
+    "classwise ECE, %": ("classwise_ece", 100),
+    "NLL": ("nll", 1),
+    "T": ("temperature", 1),
+    "ECE after T, %": ("ece_after_temperature", 100),
+    "NLL after T": ("nll_after_temperature", 1),
+}
+PAGES = [path.parent.name for path in sorted(STUDIES.glob("*/runs.csv"))]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Rows of the first table whose first column is the method."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| method |"))
+    head, *rest = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:] if line)
+    body = rest[1 : next((i for i, row in enumerate(rest) if len(row) != len(head)), len(rest))]
+    return [dict(zip(head, row, strict=True)) for row in body]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_numbers_of_the_page_are_those_of_the_runs(name: str) -> None:
+    with (STUDIES / name / "runs.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    found = rows((STUDIES / name / "README.md").read_text())
+    checked = 0
+    for row in found:
+        method = row["method"].replace("`", "").removesuffix(" (ours)")
+        own = [run for run in runs if run["method"] == method]
+        assert own, method
+        for column, (key, unit) in COLUMNS.items():
+            if shown := re.match(r"\**(-?[\d.]+)", row.get(column, "")):
+                mean = unit * statistics.mean(float(run[key]) for run in own)
+                step = 10.0 ** -len(shown[1].partition(".")[2])
+                assert abs(float(shown[1]) - mean) <= step / 2 + 1e-4, (method, column, shown[1], mean)
+                checked += 1
+    assert checked >= 3 * len(found)
+    assert {row["method"].replace("`", "").removesuffix(" (ours)") for row in found} == {run["method"] for run in runs}
+
+
+def test_the_pages_are_some() -> None:
+    assert len(PAGES) >= 3
