@@ -61,7 +61,7 @@ def crac_loss(
     def block(images: Batch) -> tuple[Tensor, Tensor]:
         """Values and slopes of some images."""
         gap, boundary = _gap(images, margin, kernel_size, border, options)
-        own, multiplier = (torch.where(boundary, *_by_class(state, gap)) for state in (rho, multipliers))
+        own, multiplier = (_by_region(state, boundary, gap) for state in (rho, multipliers))
         h = gap.abs()
         if penalty == "phr":  # a parabola, since h is not negative
             slopes = torch.addcmul(multiplier, own, h)
@@ -90,6 +90,13 @@ def _gap(given: Batch, margin: float, kernel_size: int, border: Border, options:
     boundary = around.boundary.unsqueeze(1)
     scale = given.logits.new_full((), margin).where(~boundary, 1)
     return given.logits - around.shares.mul_(scale), boundary
+
+
+def _by_region(state: Tensor, boundary: Tensor, logits: Tensor) -> Tensor:
+    """The row of ``state`` that belongs to each pixel; exact, and several times faster than a selection on CPUs."""
+    on, inside = _by_class(state, logits)
+    there = boundary.to(logits.dtype)
+    return torch.addcmul((1 - there) * inside, there, on)
 
 
 def _by_class(state: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +216,7 @@ class CRaC(AugmentedLagrangian):
             strict=True,
         ):
             functions = (PENALTIES[self.penalty].derivative(h, rho, multipliers), h)
-            rows.append(torch.stack([tensors.sum_double(torch.where(region, f, 0), over_pixels) for f in functions]))
+            rows.append(torch.stack([tensors.sum_double(f * region, over_pixels) for f in functions]))
             pixels.append(region.sum())
         # Not in place: tensors made in inference mode cannot be updated outside of it.
         self._sums = self._sums + torch.stack(rows, dim=1).cpu()

@@ -47,8 +47,11 @@ def _with_next_below(log_s: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """-log s of the labels, and the largest log s below theirs, -infinity if there is none."""
     y = labels.unsqueeze(1)
     with torch.no_grad():
-        lower = torch.where(log_s < log_s.gather(1, y), log_s, -torch.inf)
-        j, some = largest(lower).unsqueeze(1), lower.amax(dim=1) > -torch.inf
+        # -1 / (log s_k - log s_y) is largest for the nearest below, negative above, and -infinity for y itself. Selecting
+        # those below takes several times as long on CPUs.
+        nearness = (log_s - log_s.gather(1, y)).reciprocal_().neg_()
+        j = largest(nearness).unsqueeze(1)
+        some = nearness.amax(dim=1) > 0
     own, below = log_s.gather(1, torch.cat([y, j], dim=1)).unbind(1)
     return -own, torch.where(some, below, -torch.inf)
 

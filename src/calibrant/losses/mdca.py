@@ -6,6 +6,7 @@ from torch import Tensor
 from calibrant.losses.auxiliary import PenalisedLoss, count, cross_entropy_with_penalty, top_label
 from calibrant.losses.base import Loss
 from calibrant.losses.targets import Batch, Options, with_options
+from calibrant.tensors import hidden
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,12 +54,21 @@ def mdca(given: Batch) -> Tensor:
     """The penalty of MDCA."""
     logits, target, kept = given.logits, given.target, given.kept
     over_samples = [0, *range(2, logits.dim())]
-    shares = torch.where(kept.unsqueeze(1), logits.softmax(dim=1), 0).sum(dim=over_samples)
+    shares = _sum_over(logits.softmax(dim=1), kept.unsqueeze(1), over_samples)
     if given.soft:
         labels = target.sum(dim=over_samples)
     else:
         labels = torch.zeros_like(shares).scatter_add(0, target.flatten(), kept.flatten().to(shares.dtype))
     return (shares - labels).abs().mean() / count(given)
+
+
+def _sum_over(values: Tensor, kept: Tensor, dim: list[int]) -> Tensor:
+    """Sum over what is not ignored; what is may hold anything."""
+    if values.is_cpu and not hidden(values):  # where selecting is slow, and needed only if something is not finite
+        total = (values * kept).sum(dim=dim)
+        if bool(total.isfinite().all()):
+            return total
+    return torch.where(kept, values, 0).sum(dim=dim)
 
 
 def dca(given: Batch) -> Tensor:

@@ -1,10 +1,10 @@
 from typing import TYPE_CHECKING, Literal, get_args
 
+import torch
 from torch import Tensor
-from torch.nn import functional
 
 from calibrant.checks import in_range, one_of
-from calibrant.losses.base import Loss, reduce_finite
+from calibrant.losses.base import Loss, reduce_finite, with_gradient
 from calibrant.losses.neighbours import Border, check_pixels, check_window, neighbours
 from calibrant.losses.targets import Options, batch, with_options, without_weights
 
@@ -46,8 +46,11 @@ def nacl_loss(
     check_pixels(given, options, "NACL")
     unweighted = given if given.class_weights is None else batch(logits, target, **without_weights(options))
     shares = neighbours(unweighted, kernel_size, border, options).shares
-    distance = functional.l1_loss if norm == "l1" else functional.mse_loss
-    penalty = distance(given.logits, shares, reduction="none").mean(dim=1)
+    with torch.no_grad():
+        gap, classes = given.logits - shares, given.logits.shape[1]
+        values = (gap.abs() if norm == "l1" else gap.square()).mean(dim=1)
+        slopes = gap.sign_().div_(classes) if norm == "l1" else gap.mul_(2 / classes)
+    penalty = with_gradient(given.logits, values, slopes)
     return reduce_finite(given.nll() + weight * given.scaled(penalty), given)
 
 

@@ -60,13 +60,15 @@ def neighbours(given: Batch, kernel_size: int, border: Border, options: Options)
     """
     logits, kept = given.logits, given.kept.unsqueeze(1)
     spatial = _spatial(given, options)
+    area = kernel_size**spatial
     if given.soft:
         labels = given.target
-    else:
-        labels = torch.zeros_like(logits).scatter(1, given.target.unsqueeze(1), kept.to(logits.dtype))
-    counts = window_sums(labels, kernel_size, spatial)
-    present = window_sums(kept.to(logits.dtype), kernel_size, spatial).squeeze(1)
-    area, inside = kernel_size**spatial, window_sums(logits.new_ones(logits.shape[-spatial:]), kernel_size, spatial)
+    else:  # counts in bytes are ten times as fast on CPUs as in floating point
+        kind = torch.uint8 if area < 256 else torch.int32
+        labels = torch.zeros_like(logits, dtype=kind).scatter(1, given.target.unsqueeze(1), kept.to(kind))
+    counts = window_sums(labels, kernel_size, spatial).to(logits.dtype)
+    present = window_sums(kept.to(labels.dtype), kernel_size, spatial).squeeze(1).to(logits.dtype)
+    inside = window_sums(logits.new_ones(logits.shape[-spatial:]), kernel_size, spatial)
     if border == "released":
         counts = torch.cat([counts[:, :1] + (area - inside), counts[:, 1:]], dim=1)
         present = present + (area - inside)

@@ -73,7 +73,7 @@ def sbece(given: Batch, num_bins: int, temperature: float, form: Form) -> Tensor
     shares = (-(confidence - midpoints).square() / temperature).softmax(dim=0)
     if form == "label-binned-squared":
         shares = (1 - 1e-5) * shares + 1e-5 / num_bins
-    shares = torch.where(kept, shares, 0)
+    shares = shares * kept
     mass = shares.sum(dim=1)
     if form == "binned":
         gaps = (shares * (confidence - correct)).sum(dim=1) / mass.clamp(min=1e-5)
