@@ -42,7 +42,6 @@ LIMITS = {
     ("avuc", "eager"): 5.0,  # entropies and confidences
     ("esd", "eager"): 8.0,  # a sort
     ("sbece", "eager"): 8.0,  # 15 bins for each sample
-    ("cals-auto", OBSERVING): 1.1,
 }
 MEMORY_LIMIT = 4.0
 #: Those with a limit for every shape; the others' holds for pixels.

@@ -49,7 +49,7 @@ def cross_entropy_with_margin(given: Batch, penalty: MarginPenalty) -> Tensor:
             gradient = given.minus_target(s)
             value, slope = penalty(distance, gradient)
         values += value
-        top = distance.copy_(logits == largest)
+        top = distance.copy_(logits).eq_(largest)  # in floating point: booleans take several times as long
         gradient.addcmul_(top, slope / top.sum(dim=1, keepdim=True))
     return with_gradient(logits, values.squeeze(1), gradient)
 
