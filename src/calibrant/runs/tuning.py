@@ -29,7 +29,7 @@ class TrialRecord:
         options: The chosen fields and their values.
         state: Whether it is done, was ended early because it did not look promising, or failed.
         score: What is minimised or maximised, the mean over its seeds; NaN if it is not done.
-        values: Measures on the samples held apart, means over its seeds.
+        values: Measures on the held-out samples, means over its seeds.
         epochs: Epochs trained.
         problem: What went wrong.
         folders: Its run folders, inside that of the search.
@@ -54,7 +54,7 @@ class TuningResult:
         loss: Key of the loss.
         by: The measure that trials are ranked by.
         space: The fields that were searched, and their values as text.
-        scored: Samples held apart that trials are scored on.
+        scored: Held-out samples that trials are scored on.
         learned: Validation samples that adaptive losses and temperatures learn from meanwhile.
         trials: All trials that ended.
         repeats: Seeds of each trial.
@@ -91,7 +91,7 @@ class TuningResult:
         trials = len(self.trials)
         return (
             f"{self.recipe}, {self.loss}: {trials} trial{'s' if trials != 1 else ''}{more}, ranked by "
-            f"{measure(self.by).title} on {self.scored:,} validation samples held apart"
+            f"{measure(self.by).title} on {self.scored:,} held-out validation samples"
         )
 
     @property

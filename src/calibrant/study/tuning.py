@@ -288,13 +288,13 @@ class Tuning:
             yield from self._jobs(trial.number, self.proposals.choose(trial))
 
     def _scored(self, recipe: Recipe) -> Recipe:
-        """A recipe whose test set is the part of the validation set that is held apart."""
+        """A recipe whose test set is the part of the validation set that is held out."""
         return Recipe.load(recipe, **{"data.test_from_validation": self.share})
 
     def _jobs(self, number: int, options: Mapping[str, Any]) -> Iterator[Job]:
         recipe = self._scored(chosen(self.recipe, options, self.losses))
         if self.pruner != "none":
-            recipe = replace(recipe, curves="test")  # of the samples held apart
+            recipe = replace(recipe, curves="test")  # of the held-out samples
         for repeat in range(self.repeats):
             if any(folder in self.state.failed for folder in self._folders(number)):
                 return  # the others would be trained in vain
@@ -509,7 +509,7 @@ def _optuna() -> Any:
 
 
 def _means(results: Sequence[RunResult]) -> dict[str, float]:
-    """Means of the measures on the samples held apart."""
+    """Means of the measures on the held-out samples."""
     return {key: statistics.mean(result.test.values[key] for result in results) for key in results[0].test.values}
 
 

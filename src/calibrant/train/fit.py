@@ -280,7 +280,7 @@ def same_data(folder: RunFolder, data: DataSet) -> None:
 
 def _stand_in(recipe: Recipe) -> str:
     """A remark where validation samples stand in for the test set."""
-    return " (on validation samples held apart)" if recipe.data.test_from_validation else ""
+    return " (on held-out validation samples)" if recipe.data.test_from_validation else ""
 
 
 def finish(recipe: Recipe, folder: RunFolder, prepared: Prepared, device: torch.device, tracking: Tracking) -> Run:
