@@ -35,11 +35,10 @@ LIMITS = {
     ("flsd", "eager"): 3.0,
     ("adafocal", "eager"): 3.0,
     ("mmce", "eager"): 8.0,
-    **{(key, "eager"): 3.0 for key in ("dfl", "bsce", "acls", "mdca", "logitnorm", "nacl")},
-    ("dca", "eager"): 4.0,  # a second softmax
+    **{(key, "eager"): 3.0 for key in ("dfl", "bsce", "acls", "mdca", "dca", "logitnorm", "nacl")},
     ("crac", "eager"): 5.0,  # windows, and a penalty for each class and region
-    ("soft-avuc", "eager"): 4.0,  # entropies beside the cross-entropy
-    ("avuc", "eager"): 5.0,  # entropies and confidences
+    ("soft-avuc", "eager"): 5.0,  # entropies beside the cross-entropy
+    ("avuc", "eager"): 6.0,  # entropies and confidences
     ("esd", "eager"): 8.0,  # a sort
     ("sbece", "eager"): 8.0,  # 15 bins for each sample
 }

@@ -258,7 +258,7 @@ def test_compiles_to_machine_code(key: str) -> None:
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "avuc", "soft-avuc", "logitnorm", *MARGINS)
+WRITTEN_OUT = ("ecp", "brier", "mmce", "cpc", "avuc", "soft-avuc", "dca", "esd", "sbece", "logitnorm", *MARGINS)
 
 
 @every_variant

@@ -62,26 +62,46 @@ def _check(num_bins: int, temperature: float, form: Form) -> None:
 
 
 def sbece(given: Batch, num_bins: int, temperature: float, form: Form) -> Tensor:
-    """The penalty of SB-ECE."""
+    r"""The penalty of SB-ECE, its square Q for each bin and sample in one pass, and the gradient in another.
+
+    With :math:`h_{ib}` the derivative of Q with respect to :math:`w_{ib}`, which moves by
+    :math:`\frac2T w_{ib} (\xi_b - \sum_a w_{ia} \xi_a)` as r does, the derivative of Q with respect to :math:`r_i` is
+    :math:`\frac2T \sum_b w_{ib} h_{ib} (\xi_b - \sum_a w_{ia} \xi_a)`, plus what does not come from the shares.
+    """
     confidence, correct = (values.flatten() for values in top_label(given))
-    kept = given.kept.flatten()
-    # Bins by samples: sums over a first dimension are several times faster than over a short last one.
-    midpoints = (torch.arange(num_bins, device=confidence.device, dtype=confidence.dtype).unsqueeze(1) + 0.5) / num_bins
-    if form == "label-binned-squared":
-        lowest = 1 / given.logits.shape[1]
+    kept, number = given.kept.flatten(), count(given)
+    with torch.no_grad():
+        r = confidence.detach()
+        # Bins by samples: sums over a first dimension are several times faster than over a short last one.
+        midpoints = (torch.arange(num_bins, device=r.device, dtype=r.dtype).unsqueeze(1) + 0.5) / num_bins
+        mixed, lowest = (1e-5, 1 / given.logits.shape[1]) if form == "label-binned-squared" else (0.0, 0.0)
         midpoints = lowest + (1 - lowest) * midpoints
-    shares = (-(confidence - midpoints).square() / temperature).softmax(dim=0)
-    if form == "label-binned-squared":
-        shares = (1 - 1e-5) * shares + 1e-5 / num_bins
-    shares = shares * kept
-    mass = shares.sum(dim=1)
-    if form == "binned":
-        gaps = (shares * (confidence - correct)).sum(dim=1) / mass.clamp(min=1e-5)
-        return root((mass * gaps.square()).sum() / count(given))
-    # Bins so far from all samples do not matter, but 1 / mass must not overflow in the gradient.
-    accuracy = (shares * correct).sum(dim=1) / mass.clamp(min=1e-30)
-    square = (shares * (accuracy.unsqueeze(1) - confidence).square()).sum() / count(given)
-    return square if form == "label-binned-squared" else root(square)
+        soft = (r - midpoints).square_().mul_(-1 / temperature).softmax(dim=0).mul_(kept)
+        shares = soft if not mixed else (1 - mixed) * soft + mixed / num_bins * kept
+        # Not as matrix products, which autocast would round.
+        mass, hits, total = shares.sum(dim=1), (shares * correct).sum(dim=1), (shares * r).sum(dim=1)
+        if form == "binned":
+            least = mass.clamp(min=1e-5)
+            gap = (total - hits) / least
+            square = (mass * gap.square()).sum() / number
+            pull = 2 * gap * mass / least
+            slopes = pull.unsqueeze(1) * (r - correct) + (gap.square() - pull * gap * (mass >= least)).unsqueeze(1)
+            direct = (pull.unsqueeze(1) * shares).sum(dim=0)
+        else:
+            # Bins so far from all samples do not matter, but 1 / mass must not overflow.
+            per_mass = 1 / mass.clamp(min=1e-30).unsqueeze(1)
+            accuracy = hits.unsqueeze(1) * per_mass
+            distance = accuracy - r
+            direct = -2 * (shares * distance).sum(dim=0)
+            slopes = distance.square_()
+            square = (shares * slopes).sum() / number
+            slopes.add_(2 * (hits - total).unsqueeze(1) * per_mass * (correct - accuracy))
+        moved = slopes.mul_(soft)
+        along = (moved * midpoints).sum(dim=0) - moved.sum(dim=0) * (soft * midpoints).sum(dim=0)
+        gradient = (direct + 2 * (1 - mixed) / temperature * along) / number
+    # The value, and nothing that is added to it, with its gradient.
+    known = square + (gradient * (confidence - r)).sum()
+    return known if form == "label-binned-squared" else root(known)
 
 
 class SBECE(PenalisedLoss):
