@@ -7,7 +7,7 @@ is and says whether the confidence can be trusted, with intervals and a test.
 # %% [markdown]
 # ## A typical table
 #
-# Reviews classified by someone else's model: 500 to calibrate on, 1,500 to test on. Other columns are ignored.
+# Reviews classified by someone else's model: 500 to calibrate on, 1,500 to test on. The review number is ignored.
 
 # %%
 import textwrap
@@ -71,7 +71,7 @@ canvas = figure(audits)
 
 # %% [markdown]
 # The model is overconfident, and one parameter fixes it: after temperature scaling, 1,500 reviews show no sign of
-# miscalibration. The difference comes from a paired bootstrap, on the same reviews before and after.
+# miscalibration. The interval for the difference comes from a paired bootstrap, on the same reviews before and after.
 #
 # On the command line, `calibrant evaluate test.csv --label sentiment --report audit.html` writes all of this to a page, and
 # `calibrant apply` writes a calibrated copy of a table with all other columns unchanged.

@@ -7,7 +7,7 @@ calibrant's scikit-learn wrapper, any classifier can be given any calibrator, wi
 # %% [markdown]
 # ## The forest
 #
-# Scikit-learn's digits, as a table of 64 pixel values of 64 pixel values: 500 images for training, the rest for testing.
+# Scikit-learn's digits, as a table of 64 pixel values per image: 500 images for training, the rest for testing.
 
 # %%
 import matplotlib.pyplot as plt

@@ -60,7 +60,7 @@ axes[1].legend()
 
 # %% [markdown]
 # With 100 samples, a perfectly calibrated network has an ECE of more than 10 points. So do not compare ECEs from test sets
-# of different sizes. From a few hundred samples on, debiasing removes the excess of the overconfident network. For the
+# of different sizes. From a few hundred samples on, debiasing removes the bias for the overconfident network. For the
 # calibrated one it removes only part of it: a noisy estimate that is never negative is positive on average.
 #
 # ## The interval covers the truth
@@ -86,4 +86,4 @@ axes[0].set_ylabel("true error, %")
 # %% [markdown]
 # An interval that starts at 0 says that the samples do not contradict perfect calibration. That is no proof: now and then it
 # happens to the overconfident network, too. The upper end says how bad it could still be, more than 10 points in most of
-# these test sets. If that is too wide, only more samples help.
+# these test sets. If the interval is too wide, only more samples help.

@@ -8,7 +8,7 @@ removes most of that.
 # %% [markdown]
 # ## Noisy images with masks
 #
-# A disc and a square under heavy noise. The edges between them are void, labelled 255, as annotators often leave them:
+# A disc and a square under heavy noise. Their edges are void, labelled 255, as annotators often leave them:
 # neither losses nor metrics count these pixels.
 
 # %%
@@ -82,7 +82,7 @@ for name, loss in losses.items():
 
 # %% [markdown]
 # MbLS and NACL cut the calibration error to about a third or less, and neither segments better: NACL even loses mIoU. Pooled
-# over all pixels, overconfident and underconfident images cancel out; the error per image, then averaged, is higher. Papers
+# over all pixels, overconfident and underconfident images cancel out; the mean of the per-image errors is higher. Papers
 # report one or the other, so check which before you compare.
 
 # %%

@@ -8,7 +8,7 @@ and the curvature rho. This example shows what each does to the penalty, and to 
 # ## The three penalties
 #
 # Each is a function of the constraint $z = d / m - 1$: the distance $d$ of a logit from the largest, relative to the margin
-# $m$. Up to the margin, $z \le 0$, it should cost little; beyond it, more and more. The slope at $z = 0$ is lambda in all
+# $m$. Up to the margin, $z \le 0$, a logit should cost little; beyond it, more and more. The slope at $z = 0$ is lambda in all
 # three (dashed tangents), and a larger rho brings the curve closer to a wall.
 
 # %%

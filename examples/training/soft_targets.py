@@ -7,7 +7,7 @@ soft targets, such as the fractions of the votes, from which the network learns 
 # %% [markdown]
 # ## Five annotators
 #
-# Three classes that overlap. Each annotator sees a sample and votes for a class with its true probability, so close calls
+# Three classes that overlap. Each annotator sees a sample and votes for each class with its true probability, so close calls
 # get mixed votes.
 
 # %%
@@ -73,7 +73,7 @@ for name, found in logits.items():
     print(f"{name:24} accuracy {accuracy:.1%}   ECE {ece:.1%}   NLL {nll:.2f}")
 
 # %% [markdown]
-# Accuracy is the same in all four runs: majority labels are good enough for classification. But networks trained on it are
+# Accuracy is the same in all four runs: majority labels are good enough for classification. But networks trained on them are
 # overconfident by about ten points, and the margin of MbLS does not help, since it knows nothing about where the classes
 # overlap. With the votes, either loss is close to calibrated.
 #

@@ -57,7 +57,7 @@ def run(config: Any) -> None:
             f"{file.path} has {file.num_classes} classes, but {config.calibrator} was fitted on {calibrator.num_classes}"
         )
     if posthoc.CALIBRATORS[calibrator.key].dense and len(file.shape) != 2:
-        raise InputError(f"{config.calibrator} is for dense predictions (N, K, H, W), but {file.path} is not dense")
+        raise InputError(f"{config.calibrator} is for segmentation (N, K, H, W), but {file.path} holds no pixels")
     with progress(f"calibrating {file.path.name}", None) as advance:
         transform = partial(calibrator.transform, probs=False)
         rewrite(file, config.out, transform, kind=kind, force=config.force, advance=advance)

@@ -200,10 +200,9 @@ def _explain(scores: dict[str, float], folds: int) -> list[str]:
     chosen = tied[0]
     others = sorted(value for key, value in scores.items() if key not in tied)
     lead = f", tied with {', '.join(tied[1:])}" if len(tied) > 1 else f" by {others[0] - lowest:.4f}" if others else ""
-    if chosen == "none":
-        out.print(f"best: none; every calibrator makes the held-out NLL worse{lead}")
-        return []
     out.print(f"best: {chosen}, which has the lowest held-out NLL{lead}")
+    if chosen == "none":
+        return []
     return [chosen]
 
 

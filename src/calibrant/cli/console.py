@@ -143,7 +143,7 @@ class Parser(ArgumentParser):
         self.option(
             "--jobs",
             type=int,
-            help="Runs trained in parallel; they share the CPU cores. By default, one per core on a CPU, or as many as fit "
+            help="Runs trained in parallel; they share the CPU cores. By default, one per core on a CPU, or fewer to fit "
             "into half of the memory; one at a time on a GPU.",
         )
         self.option("--launcher", default="local", help="local, or ray for a Ray cluster.")

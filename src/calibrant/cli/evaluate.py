@@ -32,7 +32,7 @@ def parser() -> Parser:
     options.option(
         "--counts",
         metavar="FILE",
-        help="File with the number of training samples of each class, one per line: adds results by head, medium and tail.",
+        help="File with training samples per class, one number per line: adds results for head, medium and tail classes.",
     )
     options.option("--worst", type=int, default=5, help="How many of the worst-calibrated classes to list.")
     options.option("--out", "--output", metavar="FILE", help="Write all results to a .json.")

@@ -47,7 +47,7 @@ def parser() -> Parser:
         default=[3],
         help="Seeds of the final runs. One number: how many seeds. Several numbers: the seeds themselves.",
     )
-    options.option("--repeats", type=int, default=1, help="Seeds per trial, whose score is their mean.")
+    options.option("--repeats", type=int, default=1, help="Seeds per trial; its score is the mean over them.")
     options.option("--share", type=float, default=0.5, help="Fraction of the validation set that trials are scored on.")
     options.option("--sampler", default="tpe", help="tpe, random, or grid for all combinations of lists and whole numbers.")
     options.option(
