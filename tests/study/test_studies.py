@@ -55,3 +55,21 @@ def test_numbers_of_the_page_are_those_of_the_runs(name: str) -> None:
 
 def test_the_pages_are_some() -> None:
     assert len(PAGES) >= 3
+
+
+def test_errors_of_cifar10_are_those_measured() -> None:
+    with (STUDIES / "cifar10/measures.csv").open() as file:
+        measured = {
+            run["method"]: {key: value for key, value in run.items() if key != "method"} for run in csv.DictReader(file)
+        }
+    text = (STUDIES / "cifar10/README.md").read_text()
+    checked = 0
+    for line in text.partition("## All errors")[2].splitlines():
+        method, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        own = measured.get(method.removesuffix(" (ours)"))
+        for pair in cells if own else []:
+            for shown in pair.split(", "):
+                digits = len(shown.partition(".")[2])
+                assert any(f"{100 * float(value):.{digits}f}" == shown for value in own.values()), (method, shown)
+                checked += 1
+    assert checked == 2 * 13 * (7 + 6)
