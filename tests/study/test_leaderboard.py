@@ -75,6 +75,9 @@ def test_methods_that_are_missing_somewhere_are_ranked_among_those_that_are_not(
     assert (found["ce"].mean, found["ls"].mean) == (1.5, 1.5)  # nacl takes nobody's rank
     assert (found["nacl"].mean, found["nacl"].data) == (1.0, 1)
     assert some.ordered() == ["ce", "ls", "nacl"]
+    # A first place on one data set does not come before a last one on two.
+    runs["b"]["ece"]["fl"] = {0: 0.5}
+    assert Leaderboard({**runs, "c": runs["b"]}).ordered() == ["ce", "ls", "fl", "nacl"]
 
 
 def test_a_diverged_run_loses() -> None:

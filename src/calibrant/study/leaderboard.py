@@ -150,10 +150,9 @@ class Leaderboard:
         return found
 
     def ordered(self, key: str = "ece") -> list[str]:
-        """Methods by their mean rank, best first; those that are not on all data sets come last."""
+        """Methods by their mean rank, best first; the fewer data sets a method has runs on, the later it comes."""
         ranks = self.ranks(key)
-        core = self.core
-        return sorted((m for m in self.methods if m in ranks), key=lambda m: (m not in core, ranks[m].mean))
+        return sorted((m for m in self.methods if m in ranks), key=lambda m: (-ranks[m].data, ranks[m].mean))
 
     # Tables
 
@@ -205,7 +204,7 @@ class Leaderboard:
         if top is not None:
             return f"{about}Top {top} by NLL:\n\n{self.rank_table(top)}\n"
         rest = (
-            "; methods without runs on some data sets come last, and are ranked against the others only"
+            "; methods without runs on some data sets come last, the fewer the later, and are ranked against the others only"
             if len(self.core) < len(self.methods)
             else ""
         )
