@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+WHAT := --constraint constraints.txt --editable '.[train,vision,hf,ray,tune,docs,dev]'
 # Installed without byte code, which the first import writes; a shell that forbids it would make each process compile again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -57,5 +58,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Development needs Python 3.11 or newer; choose one with: make PYTHON=python3.12")'
 	@echo "Setting up .venv: a few minutes and about 6 GB, mostly PyTorch."
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[train,vision,hf,ray,tune,docs,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+	@# pip knows of indexes that uv is not told about.
+	$(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(WHAT)
 	@touch $@

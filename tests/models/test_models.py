@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from calibrant import models
-from calibrant.models.gpool_cnn import running_maximum
+from calibrant.models.gpool_cnn import largest_of_convolution, running_maximum
 from golden_cases import FOLDER, cases
 
 COUNTS = json.loads((FOLDER / "arch_counts.json").read_text())
@@ -143,6 +143,19 @@ def test_gradient_of_the_running_maximum_where_values_are_equal(values: int) -> 
                 expected[i, j, t + window.index(max(window))] += weight[i, j, t]
     torch.testing.assert_close(own, expected, rtol=0, atol=1e-14)
     torch.testing.assert_close(own.sum((1, 2)), weight.sum((1, 2)))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_gradients_of_the_largest_of_a_convolution(biased: bool) -> None:
+    """Those of autograd through all words, also where several channels have their maximum in the same window."""
+    given = [torch.randn(3, 4, 30), torch.randn(6, 4, 5), *([torch.randn(6)] if biased else [])]
+    x, weight, bias = [*(tensor.double().requires_grad_() for tensor in given), None][:3]
+    found = largest_of_convolution(x, weight, bias)
+    dense = nn.functional.conv1d(x, weight, bias).amax(dim=2)
+    torch.testing.assert_close(found, dense, rtol=0, atol=0)
+    upstream = torch.randn_like(dense)
+    wanted = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    torch.testing.assert_close(torch.autograd.grad(found, wanted, upstream), torch.autograd.grad(dense, wanted, upstream))
 
 
 def test_the_running_maximum_of_many_texts_is_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
