@@ -4,12 +4,14 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import yaml
 
 import trees
@@ -19,7 +21,7 @@ from calibrant.losses import METHODS
 from calibrant.metrics import MEASURES
 from calibrant.models import MODELS
 from calibrant.posthoc import CALIBRATORS
-from calibrant.recipes import RECIPES
+from calibrant.recipes import RECIPES, Recipe
 
 
 @pytest.fixture
@@ -67,6 +69,11 @@ def test_every_recipe_runs(data: Path, here: Path, capsys, monkeypatch: pytest.M
     fields += ["--trainer.precision", "32"] if name.startswith("imagenet") else []
     if name.endswith("deeplabv3"):
         fields += ["--data.size", "32"]
+    if name.startswith("imagenet"):
+        fields += ["--data.size", "64"]
+    if name.endswith("swinv2t"):
+        assert Recipe.load(name).data.size == timm.get_pretrained_cfg("swinv2_tiny_window8_256").input_size[-1]
+        fields += ["--model.options.img_size", "64"]
     if name == "voc2012-deeplabv3":
         fields += ["--data.longest", "48", "--model.options.pretrained", "null"]  # there is no network in a test
     command = ["train", name, "--dry-run", "--data.root", str(data), "--batch_size", "2", "--eval_batch_size", "2"]
@@ -88,10 +95,10 @@ def test_train_resolves_trains_and_reports(here: Path, capsys) -> None:
     assert recipe["loss"] == {"name": "mbls", "options": {"margin": 6}}
     assert recipe["optimizer"]["lr"] == 0.001
     assert recipe["data"]["long_tail"] == {"ratio": 20, "kind": "exp"}
-    assert main(["evaluate", "runs/a", "--output", "m.json"]) == 0
+    assert main(["evaluate", "runs/a", "--output", "m.json", "--resamples", "20"]) == 0
     metrics = json.loads((here / "runs/a/metrics.json").read_text())
     assert json.loads((here / "m.json").read_text())["files"][0]["ece"] == pytest.approx(metrics["test"]["ece"])
-    assert main(["calibrate", "runs/a", "runs/a"]) == 0
+    assert main(["calibrate", "runs/a", "runs/a", "--resamples", "20"]) == 0
     assert list(metrics["test"]["groups"]) == ["head", "medium", "tail"]
 
 
@@ -133,6 +140,13 @@ def test_what_goes_wrong_is_said_in_a_sentence(capsys, arguments: list[str], mes
     assert "Traceback" not in text
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["train", "digits", "--data.limit", "30", "--epochs", "1", "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -147,8 +161,8 @@ def test_what_goes_wrong_is_said_in_a_sentence(capsys, arguments: list[str], mes
         (["report", "run", "--output", "pipe"], "pipe is not a file that can be replaced"),
     ],
 )
-def test_arguments_that_cannot_work(here: Path, capsys, arguments: list[str], message: str) -> None:
-    assert main(["train", "digits", "--data.limit", "30", "--epochs", "1", "--quiet", "--out", "run"]) == 0
+def test_arguments_that_cannot_work(here: Path, finished: Path, capsys, arguments: list[str], message: str) -> None:
+    shutil.copytree(finished, here / "run")
     os.mkfifo(here / "pipe")
     assert main(arguments) == 2
     text = capsys.readouterr().err
@@ -161,7 +175,9 @@ def test_compare_trains_only_what_is_missing(here: Path, capsys) -> None:
         "compare",
         "digits-lt",
         "--epochs",
-        "2",
+        "1",
+        "--data.limit",
+        "60",
         "--seeds",
         "2",
         "--out",
@@ -183,7 +199,7 @@ def test_compare_trains_only_what_is_missing(here: Path, capsys) -> None:
     assert float(rows[0]["ece_mean"]) == pytest.approx(np.mean(eces))
     assert float(rows[0]["ece_std"]) == pytest.approx(np.std(eces, ddof=1))
     assert f"{100 * np.mean(eces):.2f} ± {100 * np.std(eces, ddof=1):.2f}" in text
-    assert (here / "study/table.md").read_text().startswith("digits-lt: 700 test samples, 2 seeds, 2 epochs, 15 bins")
+    assert (here / "study/table.md").read_text().startswith("digits-lt: 60 test samples, 2 seeds, 1 epoch, 15 bins")
 
 
 @pytest.mark.usefixtures("here")
@@ -244,7 +260,8 @@ def real() -> Path:
 
 
 def test_fashion_mnist_from_its_idx_files(real: Path, tmp_path: Path) -> None:
-    command = ["train", "fashion-mnist", "--loss", "cals-alm", "--epochs", "2", "--data.limit", "3000", "--quiet"]
+    command = ["train", "fashion-mnist", "--loss", "cals-alm", "--epochs", "2", "--data.limit", "1500", "--quiet"]
+    command += ["--batch_size", "64"]
     assert main([*command, "--data.root", str(real), "--out", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["test"]["accuracy"] > 0.65
@@ -253,12 +270,12 @@ def test_fashion_mnist_from_its_idx_files(real: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_long_tailed_cifar10_from_an_npz(real: Path, tmp_path: Path) -> None:
-    command = ["train", "cifar10-lt-resnet32", "--loss", "mbls", "--epochs", "1", "--data.limit", "300", "--quiet"]
+    command = ["train", "cifar10-lt-resnet32", "--loss", "mbls", "--epochs", "1", "--data.limit", "100", "--quiet"]
     command += ["--data", "npz", "--data.path", "arrays/cifar10.npz", "--data.root", str(real), "--batch_size", "32"]
     assert main([*command, "--out", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["parameters"] == 464_154
-    assert metrics["test"]["samples"] == 300
+    assert metrics["test"]["samples"] == 100
     counts = json.loads((tmp_path / "run/environment.json").read_text())["train_counts"]
     assert counts[0] > 20 * counts[9]
 
