@@ -64,7 +64,7 @@ def test_ood_measures_are_those_of_scikit_learn(run: Path, tmp_path: Path, capsy
         }
         for name, values in scores.items():
             own = found[part][name]
-            # Float32 may take two scores that nearly agree for equal or for each other: both measures rise with unknown scores.
+            # Float32 may take two scores that nearly agree for equal or swap them: both measures rise with unknown scores.
             near = 2e-6 * float(values.abs().max())
             for key, reference in (("auroc", roc_auc_score), ("aupr", average_precision_score)):
                 low, high = (reference(labels, values.numpy() + step * labels) for step in (-near, near))
