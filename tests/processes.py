@@ -5,6 +5,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from calibrant.cli import main
 
@@ -42,3 +43,24 @@ def started(*command: str) -> int:
         finally:
             os._exit(code)
     return child
+
+
+def run_script(path: Path) -> tuple[int, str]:
+    """Run a script as Python would, in its folder; its exit code, and what it and the processes it starts say on stderr."""
+    said = path.with_suffix(".stderr")
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.chdir(path.parent)
+            sys.stderr = said.open("w", buffering=1)
+            os.dup2(sys.stderr.fileno(), 2)
+            script = sys.modules["__main__"] = ModuleType("__main__")
+            script.__file__ = str(path)
+            exec(compile(path.read_text(), str(path), "exec"), vars(script))  # noqa: S102
+            status = 0
+        except BaseException:  # noqa: BLE001 - as above
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said.read_text()

@@ -5,7 +5,6 @@ import io
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from calibrant.recipes import Recipe
 from calibrant.report import Report
 from calibrant.runs import RunFolder, StudyFolder
 from calibrant.study import Job, Study, StudyTable, launchers
+from processes import run_script
 
 
 def small(out: Path, **more) -> Study:
@@ -293,10 +293,10 @@ Study("digits", losses=["ce"], seeds=2, epochs=1, out="study", **{"data.limit": 
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Its processes would import it, and start the study again."""
     (tmp_path / "script.py").write_text(UNGUARDED)
-    result = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "put its code under if __name__ ==" in result.stderr.splitlines()[-1]
-    assert result.stderr.count("Traceback") == 1
+    code, said = run_script(tmp_path / "script.py")
+    assert code == 1
+    assert "put its code under if __name__ ==" in said.splitlines()[-1]
+    assert said.count("Traceback") == 1
 
 
 def test_what_came_of_each_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

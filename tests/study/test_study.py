@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -167,7 +168,7 @@ def test_options_are_set_by_method() -> None:
 
 
 def test_ablations_of_the_papers(here: Path) -> None:
-    common = ["--seeds", "1", "--epochs", "1"]
+    common = ["--seeds", "1", "--epochs", "1", "--data.limit", "60"]
     assert compare("--losses", "cals-alm", "--set", "loss.penalty=phr,p2,p3", *common) == 0
     assert compare("--losses", "adafocal", "--set", "loss.num_bins=5,10", "loss.gamma_max=20,inf", *common, out="b") == 0
     assert Study.load(here / "study").summarise().methods == [f"cals-alm, penalty={p}" for p in ("phr", "p2", "p3")]
@@ -179,7 +180,8 @@ def test_ablations_of_the_papers(here: Path) -> None:
 
 
 def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
-    assert compare("--losses", "ce", "ls", "--seeds", "2", "--epochs", "2", "--metrics", "all") == 0
+    small = ["--seeds", "2", "--epochs", "1", "--data.limit", "200"]
+    assert compare("--losses", "ce", "ls", *small, "--metrics", "all") == 0
     shown, text = " ".join(capsys.readouterr().out.split()), (here / "study/table.md").read_text()
     for title in ("debiased ECE, 30 bins", "sweep ECE, equal width", "classwise ECE", "error"):
         assert f"| {title}, %" in text
@@ -203,10 +205,20 @@ def test_the_whole_family_of_metrics(here: Path, capsys) -> None:
     assert (here / "study/bars.png").exists()
 
 
-def test_significance_is_paired_over_seeds(here: Path) -> None:
+TWO = ["--losses", "ce", "fl", "--epochs", "2", "--data.limit", "300"]
+
+
+@pytest.fixture(scope="module")
+def paired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods, three seeds each."""
+    folder = tmp_path_factory.mktemp("paired") / "study"
+    assert compare(*TWO, "--seeds", "3", out=str(folder)) == 0
+    return folder
+
+
+def test_significance_is_paired_over_seeds(paired: Path) -> None:
     """Digits are split anew for each seed: Student's t of the differences, by SciPy."""
-    assert compare("--losses", "ce", "fl", "--seeds", "3", "--epochs", "3") == 0
-    first, second = json.loads((here / "study/study.json").read_text())["summaries"]
+    first, second = json.loads((paired / "study.json").read_text())["summaries"]
     for key in ("ece", "accuracy", "nll"):
         a, b = first["before"][key], second["before"][key]
         expected = scipy.stats.ttest_rel(a, b)
@@ -215,10 +227,16 @@ def test_significance_is_paired_over_seeds(here: Path) -> None:
         assert second["p_values"][key] == pytest.approx(expected.pvalue, rel=1e-6)
         low, high = expected.confidence_interval(0.95)
         assert (found["low"], found["high"]) == pytest.approx((low, high), rel=1e-6)
-    text = (here / "study/table.md").read_text()
+    text = (paired / "table.md").read_text()
     assert text.endswith("from a paired t-test over seeds that also allows for the variance of the test set.\n")
     shown = 100 * (np.mean(second["before"]["ece"]) - np.mean(first["before"]["ece"]))
     assert f"| {shown:+.2f} ({second['p_values']['ece']:.3f}) |" in text
+
+
+def bins_and_gaps(logits: torch.Tensor, target: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The bin of each sample, and by how much its confidence is too low."""
+    confidence, predicted = logits.double().softmax(1).max(1)
+    return (15 * confidence).ceil().long().numpy(), ((predicted == target).double() - confidence).numpy()
 
 
 def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
@@ -227,9 +245,10 @@ def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
     runs = [[RunFolder(here / f"study/{m}-seed{s}").open().read_all() for s in range(3)] for m in ("ce", "fl")]
     differences = np.array([float(cal.ece(*a)) - float(cal.ece(*b)) for a, b in zip(*runs, strict=True)])
     random, size, draws = np.random.default_rng(5), len(runs[0][0][1]), []
+    judged = [[bins_and_gaps(*run) for run in own] for own in runs]
     for _ in range(200):
-        index = torch.from_numpy(random.integers(size, size=size))
-        means = [np.mean([float(cal.ece(z[index], y[index])) for z, y in own]) for own in runs]
+        index = random.integers(size, size=size)
+        means = [np.mean([np.abs(np.bincount(b[index], g[index])).sum() / size for b, g in own]) for own in judged]
         draws.append(means[0] - means[1])
     variance = differences.var(ddof=1) / 3 + np.var(draws, ddof=1)
     freedom = 2 * (variance / (differences.var(ddof=1) / 3)) ** 2
@@ -239,8 +258,10 @@ def test_seeds_that_share_a_test_set_are_no_new_test_sets(here: Path) -> None:
     assert found["low"] < differences.mean() < found["high"]
 
 
-def test_one_run_each_is_about_two_networks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare("--losses", "ce", "fl", "--seeds", "1", "--epochs", "6") == 0
+def test_one_run_each_is_about_two_networks(here: Path, paired: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("ce-seed0", "fl-seed0"):
+        shutil.copytree(paired / name, here / "study" / name)
+    assert compare(*TWO, "--seeds", "1") == 0
     assert "compares two networks, not methods" in " ".join(capsys.readouterr().out.split())
     summary = json.loads((here / "study/study.json").read_text())["summaries"][1]
     (a, target), (b, _) = (RunFolder(here / f"study/{m}-seed0").open().read_all() for m in ("ce", "fl"))
@@ -256,7 +277,10 @@ def test_of_segmented_images_significance_comes_from_whole_images(here: Path) ->
     trees.voc(here, {"train": 4, "val": 3, "test": 5}, name="camvid")
     command = ["compare", "camvid-deeplabv3", "--losses", "ce", "fl", "--seeds", "1", "--epochs", "1", "--quiet"]
     small = ["--data.root", ".", "--data.size", "32", "--data.workers", "0", "--batch_size", "2", "--data.stride", "2"]
-    assert main([*command, *small, "--out", "study"]) == 0
+    assert (
+        main([*command, *small, "--model.options", "{}", "--model", "own_code.Pixels", "--allow-code", "--out", "study"])
+        == 0
+    )
     header = (here / "study/table.md").read_text().splitlines()[2]
     assert header.startswith("| method | accuracy, % | mIoU, % | ECE, % | ECE per image, % |")
     assert header.endswith("| ΔECE, % (p) |")
@@ -313,12 +337,19 @@ def test_bad_usage(capsys, arguments: list[str], message: str) -> None:
 # Crashes and several at once
 
 
-GRID = ["--losses", "ce", "cals-alm", "--seeds", "2", "--epochs", "6"]
+GRID = ["--losses", "ce", "cals-alm", "--seeds", "2", "--epochs", "6", "--data.limit", "80"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The grid, one run after another."""
+    folder = tmp_path_factory.mktemp("grid") / "whole"
+    assert compare(*GRID, "--jobs", "1", out=str(folder)) == 0
+    return folder
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> None:
-    assert compare(*GRID, out="whole") == 0
+def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path, whole: Path) -> None:
     child = os.fork()
     if not child:
         os.setsid()
@@ -331,18 +362,17 @@ def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path) -> N
     assert not (here / "parts/table.csv").exists()
     assert compare(*GRID, out="parts") == 0
     for name in ("table.csv", "table.md", "table.tex"):
-        assert (here / "parts" / name).read_text() == (here / "whole" / name).read_text(), name
+        assert (here / "parts" / name).read_text() == (whole / name).read_text(), name
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_forked_workers")
-def test_several_at_once_give_the_same(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_at_once_give_the_same(here: Path, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks are trained on all cores without being asked to."""
     monkeypatch.setattr("calibrant.study.launchers.WORTHWHILE", 0)
     monkeypatch.setattr("calibrant.study.launchers.cores", lambda: 2)
-    assert compare(*GRID, "--epochs", "2", "--data.limit", "80", out="two") == 0  # by itself, one on each core
-    assert compare(*GRID, "--epochs", "2", "--data.limit", "80", "--jobs", "1", out="one") == 0
-    assert (here / "two/table.csv").read_text() == (here / "one/table.csv").read_text()
+    assert compare(*GRID, out="two") == 0  # by itself, one on each core
+    assert (here / "two/table.csv").read_text() == (whole / "table.csv").read_text()
 
 
 @pytest.mark.parametrize(
@@ -381,7 +411,7 @@ def test_no_more_at_once_than_fit_into_memory(monkeypatch: pytest.MonkeyPatch, g
 @pytest.mark.usefixtures("_forked_workers")
 def test_a_worker_that_is_killed_loses_only_its_own_run(here: Path) -> None:
     """Of two at once, four runs: one process is killed, the other goes on, and another takes the place of the first."""
-    study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=40, **{"data.limit": 60})
+    study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=15, **{"data.limit": 60})
     killed: list[int] = []
 
     def kill_one() -> None:
@@ -468,7 +498,7 @@ def test_ray_retries_a_job_whose_worker_was_killed(here: Path, monkeypatch: pyte
     thread = threading.Thread(target=kill_one)
     thread.start()
     try:
-        small = {"epochs": 60, "data.limit": 60}
+        small = {"epochs": 20, "data.limit": 60}
         fields = [word for name, value in small.items() for word in (f"--{name}", str(value))]
         arguments = ["--losses", "ce", "--seeds", "1", *fields, "--launcher", "ray", "--resources", "cpu=1"]
         assert compare(*arguments) == 0

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from calibrant.study.proposals import Proposals
 from calibrant.study.space import Dimension, losses_of, search_space, usual_value
 from processes import started
 
-QUICK: Any = {"epochs": 2, "data.limit": 120, "batch_size": 60}
+QUICK: Any = {"epochs": 1, "data.limit": 60, "batch_size": 60}
 MARGIN = {"loss.margin": (2, 20)}
 
 
@@ -38,6 +39,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def quick(**options: Any) -> Tuning:
     given = {"loss": "mbls", "space": MARGIN, "trials": 3, "seeds": 1, "out": "search", **QUICK, **options}
     return Tuning("digits-lt", **given)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search of one trial."""
+    folder = tmp_path_factory.mktemp("tuning") / "search"
+    quick(trials=1, out=folder).run()
+    return folder
+
+
+@pytest.fixture
+def search(finished: Path, here: Path) -> Path:
+    """The same search, to go on with."""
+    return Path(shutil.copytree(finished, here / "search"))
 
 
 # What is searched
@@ -286,7 +301,7 @@ def test_a_search_from_the_command_line(here: Path, capsys: pytest.CaptureFixtur
         "--trials",
         "4",
     ]
-    words += ["--epochs", "2", "--data.limit", "120", "--batch_size", "60", "--seeds", "2", "--out", "search", "--report"]
+    words += ["--epochs", "1", "--data.limit", "120", "--batch_size", "60", "--seeds", "2", "--out", "search", "--report"]
     assert main(words) == 0
     told = capsys.readouterr()
     assert "trial 0: loss.margin=10, mbls.weight=0.1: NLL" in told.err  # the recipe's own options come first
@@ -339,8 +354,7 @@ def test_a_search_goes_on_where_it_was_interrupted(here: Path) -> None:
     assert len({trial.options["loss.margin"] for trial in more.trials}) == 4  # not the same random numbers again
 
 
-def test_another_search_in_the_same_folder_is_refused(here: Path) -> None:
-    quick(trials=1).run()
+def test_another_search_in_the_same_folder_is_refused(search: Path) -> None:
     for options, what in (
         ({"space": {"loss.margin": (2, 30)}}, "space was loss.margin=2..20, now loss.margin=2..30"),
         ({"by": "ece"}, "by was nll, now ece"),
@@ -352,9 +366,9 @@ def test_another_search_in_the_same_folder_is_refused(here: Path) -> None:
         assert what in str(error.value)
     with pytest.raises(InputError, match="over another recipe .optimizer.lr was 0.002, now 0.1."):
         quick(**{"optimizer.lr": 0.1}).run()
-    (here / "search/mine.txt").write_text("not the search's")
-    assert quick(by="ece").run(force=True).by == "ece"
-    assert (here / "search/mine.txt").exists()
+    (search / "mine.txt").write_text("not the search's")
+    assert quick(by="ece", trials=1).run(force=True).by == "ece"
+    assert (search / "mine.txt").exists()
 
 
 def test_options_of_every_loss_of_a_search_identify_it(here: Path) -> None:
@@ -403,10 +417,10 @@ def test_interrupted_before_its_first_trial_it_starts_over(here: Path, monkeypat
     assert sorted(trial.options["loss.margin"] for trial in quick(**options).run().trials) == [5.0, 10.0, 15.0]
 
 
-def test_a_truncated_journal(here: Path) -> None:
+def test_a_truncated_journal(search: Path) -> None:
     """A full disk leaves half a line."""
-    score = quick(trials=1).run().trials[0].score
-    journal = here / "search/trials.log"
+    score = quick(trials=1).result.trials[0].score
+    journal = search / "trials.log"
     with journal.open("a") as file:
         file.write('{"op_code": 5, "wor')
     again = quick(trials=2).run()
@@ -453,7 +467,9 @@ def test_a_saved_search_can_be_read(here: Path) -> None:
 
 
 def test_lists_can_be_searched(here: Path) -> None:
-    result = quick(space={"schedule.milestones": [[1], [1, 2]]}, sampler="grid", trials=None, schedule="step").run()
+    result = quick(
+        space={"schedule.milestones": [[1], [1, 2]]}, sampler="grid", trials=None, schedule="step", epochs=3
+    ).run()
     assert sorted(trial.options["schedule.milestones"] for trial in result.trials) == [[1], [1, 2]]
     runs = [RunFolder(here / "search" / trial.folders[0]).recipe().schedule.milestones for trial in result.trials]
     assert sorted(runs) == [[1], [1, 2]]
@@ -462,7 +478,7 @@ def test_lists_can_be_searched(here: Path) -> None:
 def test_trials_that_fail_are_recorded_and_the_search_goes_on(here: Path) -> None:
     """A learning rate of a million makes the loss NaN."""
     del here
-    tuning = quick(space={"optimizer.lr": [1e-3, 1e30]}, trials=4, sampler="grid", optimizer="sgd")
+    tuning = quick(space={"optimizer.lr": [1e-3, 1e30]}, trials=4, sampler="grid", optimizer="sgd", batch_size=30)
     result = tuning.run()
     assert {trial.options["optimizer.lr"]: trial.state for trial in result.trials} == {1e-3: "done", 1e30: "failed"}
     failed = next(trial for trial in result.trials if trial.state == "failed")
@@ -471,7 +487,7 @@ def test_trials_that_fail_are_recorded_and_the_search_goes_on(here: Path) -> Non
     assert result.best.options == {"optimizer.lr": 1e-3}
     assert TuningFolder("search").result().title.startswith("digits-lt, mbls: 2 trials (1 failed), ranked by NLL")
     with pytest.raises(InputError, match=r"no trial finished \(the loss became"):
-        quick(space={"optimizer.lr": [1e30]}, trials=1, optimizer="sgd", out="other").run()
+        quick(space={"optimizer.lr": [1e30]}, trials=1, optimizer="sgd", batch_size=30, out="other").run()
 
 
 def test_repeated_trials_count_by_their_mean_and_a_grid_ends_when_all_is_tried(here: Path) -> None:
@@ -487,7 +503,7 @@ def test_one_search_over_several_losses(here: Path) -> None:
     """Options of a loss are chosen only for trials with that loss."""
     del here
     space = {"loss": ["mbls", "fl"], "fl.gamma": (1, 5), "mbls.margin": [5.0, 10.0]}
-    result = quick(loss=None, space=space, trials=6, sampler="random").run()
+    result = quick(loss=None, space=space, trials=4, sampler="random").run()
     for trial in result.trials:
         other = {"mbls": "fl.gamma", "fl": "mbls.margin"}[trial.options["loss"]]
         assert other not in trial.options
@@ -498,8 +514,9 @@ def test_one_search_over_several_losses(here: Path) -> None:
 @pytest.mark.slow
 def test_unpromising_trials_are_ended_early(here: Path) -> None:
     """With a learning rate of almost zero, a network stays worse than one that learns."""
-    space = {"optimizer.lr": [3e-3, 2e-3, 1e-9, 4e-3, 5e-3, 2.5e-3, 2e-9, 3e-9]}
-    tuning = quick(space=space, trials=8, sampler="grid", pruner="median", repeats=2, by="accuracy", epochs=6, batch_size=10)
+    space = {"optimizer.lr": [4e-3, 1e-9, 2e-9, 5e-3, 6e-3, 2e-2, 3e-9]}  # the first five are never ended
+    given = {"sampler": "grid", "pruner": "median", "repeats": 2, "by": "accuracy", "model": "mlp", "batch_size": 10}
+    tuning = quick(space=space, trials=7, epochs=6, **given)
     result = tuning.run()
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     assert pruned
