@@ -84,7 +84,7 @@ def test_everything_ignored_gives_zero_and_leaves_statistics_alone(name: str) ->
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name not in DETACHED])
 def test_gradcheck(name: str) -> None:
-    logits, target = data(6, 4, 3, scale=3.0, dtype=torch.float64)
+    logits, target = data(5, 4, 2, scale=3.0, dtype=torch.float64)
     target[0, 0] = -100
     for reduction in ("mean", "none"):
         loss = VARIANTS[name](num_classes=4, reduction=reduction, **margin_of(name, 2.0)).double()
@@ -252,7 +252,9 @@ def test_compiles_in_one_graph(name: str) -> None:
 def test_compiles_to_machine_code(key: str) -> None:
     logits, target = data(8, 6, 5)
     loss = losses.create(key, num_classes=6)
-    value, gradient = run(torch.compile(loss), logits, target)
+    # Finding out what the CPU can do, vector code, and processes that compile take longer than the rest.
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1}):
+        value, gradient = run(torch.compile(loss), logits, target)
     expected, expected_gradient = run(loss, logits, target)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, expected_gradient)
