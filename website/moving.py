@@ -16,11 +16,11 @@ from calibrant.losses import CrossEntropy
 from calibrant.models import SmallCNN
 from calibrant.plots import ReliabilityDiagram
 
-EPOCHS, STEP = 60, 2
+EPOCHS, STEP = 60, 3
 
 
 def frames() -> dict[str, list[Image.Image]]:
-    """Train the small CNN on long-tailed digits, and draw the test set after every second epoch, wide and narrow."""
+    """Train the small CNN on long-tailed digits, and draw the test set after every third epoch, wide and narrow."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = create("digits").long_tailed(20)
@@ -69,7 +69,7 @@ def pictures() -> dict[str, bytes]:
     found = {}
     for name, own in frames().items():
         moving, still = io.BytesIO(), io.BytesIO()
-        durations = [150] * (len(own) - 1) + [2500]
+        durations = [200] * (len(own) - 1) + [2500]
         own[0].save(moving, "WEBP", save_all=True, append_images=own[1:], duration=durations, loop=0, quality=70, method=4)
         own[-1].save(still, "PNG", optimize=True)
         found |= {f"training{name}.webp": moving.getvalue(), f"training{name}.png": still.getvalue()}
