@@ -190,18 +190,18 @@ def test_steps_of_the_grid_are_in_order_and_narrow() -> None:
 # Numbers
 
 
-def test_2_to_the_25_equal_confidences() -> None:
+def test_more_equal_confidences_than_float32_can_count() -> None:
     """In float32 a count stops at 2^24; torchmetrics returns 0.0 here."""
     logits = torch.tensor([[0.0, 3.0]]).expand(2**22, 2)
     confidence = float(torch.tensor([0.0, 3.0]).softmax(0)[1])
     target = torch.ones(2**22, dtype=torch.int64)
     target[: 2**20] = 0  # a quarter is wrong
     cases = [metrics.ECE(), metrics.AdaptiveECE(streaming=True), metrics.NLL()]
-    for _ in range(8):
+    for _ in range(5):
         for metric in cases:
             metric.update(logits, target)
     ece, adaptive, nll = cases
-    assert ece.counts.sum() == adaptive.counts.sum() == nll.count == 2**25
+    assert ece.counts.sum() == adaptive.counts.sum() == nll.count == 5 * 2**22
     for metric in (ece, adaptive):
         assert float(metric.compute()) == pytest.approx(abs(confidence - 0.75), rel=1e-6)
     expected = -(0.75 * torch.tensor(confidence).log() + 0.25 * torch.tensor(1 - confidence).log())

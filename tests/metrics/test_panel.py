@@ -209,10 +209,10 @@ def test_of_nothing() -> None:
 
 @pytest.mark.slow
 def test_memory_is_constant_over_updates() -> None:
-    """Of (2, 21, 256, 256) logits each: the peak after 120, 16 million pixels, is that after 20."""
+    """Of (2, 21, 128, 128) logits each: the peak after 220, 7 million pixels, is that after 20."""
     panel = metrics.CalibrationPanel(21, ignore_index=255)
-    logits = 3 * torch.randn(2, 21, 256, 256)
-    target = torch.randint(21, (2, 256, 256))
+    logits = 3 * torch.randn(2, 21, 128, 128)
+    target = torch.randint(21, (2, 128, 128))
     target[:, :3] = 255
 
     def peak() -> int:
@@ -222,11 +222,11 @@ def test_memory_is_constant_over_updates() -> None:
         panel.update(logits, target)
     state = sum(value.numel() * value.element_size() for value in panel.metric_state.values())
     before = peak()
-    for _ in range(100):
+    for _ in range(200):
         panel.update(logits, target)
-    assert peak() - before < 8 * 1024
+    assert peak() - before < 8 * 1024  # one float32 for each of these pixels would take 25 MB
     assert sum(value.numel() * value.element_size() for value in panel.metric_state.values()) == state < 5e6
-    assert int(panel.own_counts.sum()) == 120 * int((target != 255).sum())
+    assert int(panel.own_counts.sum()) == 220 * int((target != 255).sum())
 
 
 def test_memory_of_many_classes_is_that_of_a_few_rows_for_each() -> None:
