@@ -3,9 +3,14 @@
 import os
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 from calibrant.cli import main
 
@@ -43,6 +48,26 @@ def started(*command: str) -> int:
         finally:
             os._exit(code)
     return child
+
+
+@contextmanager
+def waiting_after_an_epoch(*names: str) -> Iterator[None]:
+    """Processes forked meanwhile stop in runs of these names when an epoch is written.
+
+    One that is to be killed in the middle of a run is then found there, however late the test comes.
+    """
+    from calibrant.train.engine import Keeper  # not all tests need Lightning
+
+    write = Keeper.write
+
+    def stopping(self: Keeper) -> None:
+        write(self)
+        if self.folder.name in names:
+            time.sleep(280)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Keeper, "write", stopping)
+        yield
 
 
 def run_script(path: Path) -> tuple[int, str]:

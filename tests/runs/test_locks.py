@@ -85,10 +85,15 @@ def test_what_is_done_with_a_run_is_done_by_one_process(tmp_path: Path, small: R
 def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
     """The same command again, right after a kill: its workers are still there, but not for long."""
     first = holder(tmp_path / "run")
-    timer = threading.Timer(0.5, first.kill)
-    timer.start()
+    ended: list[int] = []
+
+    def end() -> None:
+        ended.append(first.pid)
+        first.kill()
+
+    threading.Timer(0.5, end).start()
     with RunFolder(tmp_path / "run").claimed():
-        assert not timer.is_alive()
+        assert ended
     first.wait()
 
 

@@ -30,7 +30,7 @@ from calibrant.runs import RunFolder, StudyResult, Summary
 from calibrant.study import Study, StudyTable, launchers
 from calibrant.study.jobs import plan
 from calibrant.train import fit
-from processes import started
+from processes import started, waiting_after_an_epoch
 
 
 def compare(*arguments: str, out: str = "study") -> int:
@@ -360,11 +360,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_killed_in_the_middle_the_grid_ends_with_the_same_table(here: Path, whole: Path) -> None:
-    child = os.fork()
-    if not child:
-        os.setsid()
-        compare(*GRID, out="parts")
-        os._exit(0)
+    with waiting_after_an_epoch("ce-seed1"):
+        child = os.fork()
+        if not child:
+            os.setsid()
+            compare(*GRID, out="parts")
+            os._exit(0)
     while not (here / "parts/ce-seed1/history.csv").exists():  # the first two jobs are done, the third one runs
         time.sleep(0.02)
     os.kill(child, signal.SIGKILL)
@@ -421,7 +422,7 @@ def test_no_more_at_once_than_fit_into_memory(monkeypatch: pytest.MonkeyPatch, g
 @pytest.mark.usefixtures("_forked_workers")
 def test_a_worker_that_is_killed_loses_only_its_own_run(here: Path) -> None:
     """Of two at once, four runs: one process is killed, the other goes on, and another takes the place of the first."""
-    study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=15, **{"data.limit": 60})
+    study = Study("digits-lt", losses=["ce", "ls", "fl", "brier"], seeds=1, out="study", epochs=4, **{"data.limit": 60})
     killed: list[int] = []
 
     def kill_one() -> None:
@@ -433,7 +434,8 @@ def test_a_worker_that_is_killed_loses_only_its_own_run(here: Path) -> None:
 
     thread = threading.Thread(target=kill_one)
     thread.start()
-    study.run(jobs=2)
+    with waiting_after_an_epoch("ls-seed0"):
+        study.run(jobs=2)
     thread.join()
     assert {folder.name: text for folder, text in study.state.failed.items()} == {
         "ls-seed0": "its process was killed by signal 9; run the same command again to resume it"
@@ -476,7 +478,7 @@ def test_a_study_that_is_killed_takes_its_processes_with_it(here: Path) -> None:
     finally:
         os.kill(killed, signal.SIGKILL)
         os.waitpid(killed, 0)
-    deadline = time.time() + 20
+    deadline = time.time() + 100
     while own & {pid for pid, state in processes("pid", "stat") if not state.startswith("Z")}:
         assert time.time() < deadline
         time.sleep(0.1)

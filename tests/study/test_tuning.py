@@ -24,7 +24,7 @@ from calibrant.runs import RunFolder, TrialRecord, TuningFolder, TuningResult
 from calibrant.study import Tuning
 from calibrant.study.proposals import Proposals
 from calibrant.study.space import Dimension, losses_of, search_space, usual_value
-from processes import started
+from processes import started, waiting_after_an_epoch
 
 QUICK: Any = {"epochs": 1, "data.limit": 60, "batch_size": 60}
 MARGIN = {"loss.margin": (2, 20)}
@@ -542,22 +542,25 @@ def test_a_killed_search_loses_no_finished_trial(here: Path) -> None:
         "--seeds",
         "1",
         "--epochs",
-        "30",
+        "4",
         "--data.limit",
         "60",
     ]
-    child = started(*words, "--quiet", "--jobs", "2", "--out", "search")
-    while not (here / "search/trials/trial002-seed0/history.csv").exists():
+    running = ("trial001-seed0", "trial002-seed0")
+    with waiting_after_an_epoch(*running):
+        child = started(*words, "--quiet", "--jobs", "2", "--out", "search")
+    while not all((here / "search/trials" / name / "history.csv").exists() for name in running):
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     done = [path for path in sorted((here / "search/trials").iterdir()) if (path / "metrics.json").exists()]
     before = [(path / "metrics.json").stat().st_mtime_ns for path in done]
-    assert 0 < len(done) < 3
+    assert [path.name for path in done] == ["trial000-seed0"]
     assert main([*words, "--jobs", "1", "--out", "search", "--quiet"]) == 0
     assert [(path / "metrics.json").stat().st_mtime_ns for path in done] == before
-    assert RunFolder(here / "search/trials/trial002-seed0").environment().resumed
+    for name in running:
+        assert RunFolder(here / "search/trials" / name).environment().resumed
     assert [trial.state for trial in TuningFolder("search").result().trials] == ["done"] * 3
 
 
