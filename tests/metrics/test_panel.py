@@ -224,7 +224,7 @@ def test_memory_is_constant_over_updates() -> None:
     before = peak()
     for _ in range(200):
         panel.update(logits, target)
-    assert peak() - before < 8 * 1024  # one float32 for each of these pixels would take 25 MB
+    assert peak() - before < 16 * 1024  # some gaps in the heap; one float32 for each of these pixels would take 25 MB
     assert sum(value.numel() * value.element_size() for value in panel.metric_state.values()) == state < 5e6
     assert int(panel.own_counts.sum()) == 220 * int((target != 255).sum())
 
