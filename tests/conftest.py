@@ -11,6 +11,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in parallel processes
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+
+# The same examples each time, however slow the machine; --hypothesis-profile default draws others.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 # A forked process does not have the threads of its parent, and would wait for them.

@@ -22,8 +22,8 @@ def test_a_run_on_texts(tmp_path: Path, vectors: str | None) -> None:
         model=Model("gpool-cnn", {"width": 16}),
         loss=LossChoice("cals-alm", {"margin": 6.0}),
         optimizer=Optimizer("adam", lr=1e-2),
-        epochs=8,
-        batch_size=16,
+        epochs=12,
+        batch_size=8,
         eval_batch_size=9,
         select="accuracy",
     )
