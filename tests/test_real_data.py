@@ -87,7 +87,7 @@ def test_newsgroups_are_split_and_learned(articles: Path, tmp_path: Path) -> Non
     assert sorted(everything.tolist()) == list(range(18_846))
     run = Run.load(tmp_path / "run")
     assert run.result.test.samples == 1500
-    assert run.result.test["accuracy"] > 0.12  # of 20 groups, after some 140 steps
+    assert run.result.test["accuracy"] > 0.1  # of 20 groups, after some 140 steps: by chance 0.05, here 0.18
     assert run.result.test.classes[13].name == "sci.med"
     assert run.recipe.data.options == {"vocabulary": 20_000, "vectors": "glove.6B.100d.txt", "length": 100}
 

@@ -261,7 +261,7 @@ def real() -> Path:
 
 def test_fashion_mnist_from_its_idx_files(real: Path, tmp_path: Path) -> None:
     command = ["train", "fashion-mnist", "--loss", "cals-alm", "--epochs", "2", "--data.limit", "1500", "--quiet"]
-    command += ["--batch_size", "64"]
+    command += ["--batch_size", "32", "--optimizer.lr", "0.003"]  # an accuracy of about 0.75
     assert main([*command, "--data.root", str(real), "--out", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["test"]["accuracy"] > 0.65
