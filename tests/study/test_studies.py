@@ -73,3 +73,17 @@ def test_errors_of_cifar10_are_those_measured() -> None:
                 assert any(f"{100 * float(value):.{digits}f}" == shown for value in own.values()), (method, shown)
                 checked += 1
     assert checked == 2 * 13 * (7 + 6)
+
+
+def test_what_adafocal_needs_is_what_was_measured() -> None:
+    with (STUDIES / "newsgroups20/adafocal.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    variants = list(dict.fromkeys(run["variant"] for run in runs))
+    text = (STUDIES / "newsgroups20/README.md").read_text().partition("| variant |")[2]
+    shown = [line.strip("| ").split(" | ")[1:] for line in text.splitlines()[2:] if line.startswith("|")]
+    columns = (("accuracy", 100), ("ece", 100), ("nll", 1), ("T", 1), ("ece, T", 100))
+    for variant, cells in zip(variants, shown, strict=True):
+        for (key, unit), cell in zip(columns, cells, strict=True):
+            values = [unit * float(run[key]) for run in runs if run["variant"] == variant]
+            digits = len(cell.partition(" ")[0].partition(".")[2])
+            assert cell == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}", (variant, key)
