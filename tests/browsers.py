@@ -21,6 +21,7 @@ def chromium(size: str) -> Iterator[Any]:
     options.binary_location = binary
     for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "no-first-run"):
         options.add_argument(f"--{flag}")
+    options.add_argument("--disable-dev-shm-usage")  # which is small in some containers: pages would crash
     options.add_argument(f"--window-size={size}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     chrome = webdriver.Chrome(options=options, service=Service(driver))
