@@ -14,6 +14,17 @@ import pytest
 
 from calibrant.cli import main
 
+#: For programs: megabytes that they have taken at most. ``ru_maxrss`` starts from that of the process that started them.
+PEAK = """
+import re, resource
+from pathlib import Path
+def peak():
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(re.search("VmHWM:(.*) kB", status.read_text())[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+"""
+
 
 def run_as_ranks(code: str, folder: Path, world: int = 2) -> list[int]:
     """Run a program once per rank, with the rank and a folder as arguments; exit codes."""

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from calibrant import functional as cal, posthoc, stats
 from calibrant.cli import COMMANDS, console, main
 from calibrant.predictions import open_predictions
+from processes import PEAK
 
 N, K = 400, 4
 
@@ -647,10 +648,7 @@ def test_pickles_are_never_loaded(here: Path, capsys) -> None:
 
 
 LARGE = """
-import resource, sys
-import numpy as np
 from calibrant.cli import main
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 main(["evaluate", "small.npz", "--output", "small.json", "--resamples", "20"])
 before = peak()
 main(["evaluate", "large.npz", "--output", "large.json", "--resamples", "20"])
@@ -669,7 +667,7 @@ def test_large_files_are_read_in_parts(here: Path) -> None:
                 np.lib.format.write_array_header_1_0(stream, header)
                 for _ in range(750):
                     stream.write(array.astype(type_).tobytes())
-    result = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", PEAK + LARGE], capture_output=True, text=True, check=True)
     assert float(re.search(r"grown (\S+)", result.stdout)[1]) < 200
     small, large = (json.loads((here / name).read_text())["files"][0] for name in ("small.json", "large.json"))
     assert large["samples"] == 1_500_000

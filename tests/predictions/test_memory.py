@@ -12,6 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from processes import PEAK
+
 K = 20
 DRAWS = np.random.default_rng(0)
 LOGITS = DRAWS.permuted(np.tile(np.arange(K, dtype=np.float32), (5000, 1)), axis=1)
@@ -20,10 +22,9 @@ KINDS = ("parquet", "csv", "jsonl", "npz", "compressed.npz", "npy")
 
 #: Reads files with smaller parts than usual, so that they need not be large.
 READ = """
-import resource, sys
+import sys
 from calibrant.predictions import base, open_predictions, tables
 base.CHUNK, tables.BLOCK = 2**18, 2**16
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 def read(path):
     file = open_predictions(path, kind="logits", label=path.replace("npy", "y.npy") if path.endswith("npy") else None)
     file.understood()
@@ -59,22 +60,21 @@ def write(path: Path, times: int) -> None:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Files of 15 to 30 MB take no more than a few MB above those a tenth as long; arrays are in Fortran order."""
+    """Files of 15 to 30 MB, of arrays of 22 MB in Fortran order, take no more than a few MB above those a tenth as long."""
     for kind in KINDS:
         write(tmp_path / f"small.{kind}", 5)
         write(tmp_path / f"large.{kind}", 50)
-    run = [sys.executable, "-c", READ, " ".join(KINDS)]
+    run = [sys.executable, "-c", PEAK + READ, " ".join(KINDS)]
     result = subprocess.run(run, capture_output=True, text=True, check=True, cwd=tmp_path)
     for line, kind in zip(result.stdout.splitlines(), KINDS, strict=True):
         assert line.split()[:2] == [kind, str(50 * len(LOGITS))]
+        # Parquet varies from 9 to 14 with its allocator; a whole file takes its bytes and its arrays, 35 or more.
         size = (tmp_path / f"large.{kind}").stat().st_size / 2**20
-        assert float(line.split()[2]) < 14, f"a file of {size:.0f} MB: {line}"
+        assert float(line.split()[2]) < 20, f"a file of {size:.0f} MB: {line}"
 
 
 TIED = """
-import resource
 from calibrant.cli import main
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 main(["evaluate", "few.npz", "--resamples", "200"])
 before = peak()
 for distinct in (1, 3):
@@ -93,7 +93,7 @@ def test_few_distinct_confidences_take_no_more_memory(tmp_path: Path) -> None:
         target = np.where(row // distinct % 10 < 5 + row % distinct, 0, 1)  # the more confident, the more often correct
         np.savez(tmp_path / f"{name}.npz", logits=logits, target=target)
         gaps[distinct] = np.mean([abs(np.exp(k) / (np.exp(k) + 2) - (5 + k) / 10) for k in range(distinct)])
-    result = subprocess.run([sys.executable, "-c", TIED], capture_output=True, text=True, check=True, cwd=tmp_path)
+    result = subprocess.run([sys.executable, "-c", PEAK + TIED], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert float(re.search(r"grown (\S+)", result.stdout)[1]) < 150
     for distinct, gap in gaps.items():
         found = json.loads((tmp_path / f"{distinct}.json").read_text())["files"][0]
