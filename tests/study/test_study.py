@@ -514,7 +514,7 @@ def test_ray_retries_a_job_whose_worker_was_killed(here: Path, monkeypatch: pyte
     thread = threading.Thread(target=kill_one)
     thread.start()
     try:
-        small = {"epochs": 20, "data.limit": 60}
+        small = {"epochs": 50, "data.limit": 60}  # long enough that it is killed before its end
         fields = [word for name, value in small.items() for word in (f"--{name}", str(value))]
         arguments = ["--losses", "ce", "--seeds", "1", *fields, "--launcher", "ray", "--resources", "cpu=1"]
         assert compare(*arguments) == 0
