@@ -179,6 +179,9 @@ def test_seeds_that_not_all_have_are_named(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("method,seed,ece\nce,0,0.1\nce,1,0.1\nfl,1,0.2\n")
     (tmp_path / "other.csv").write_text("method,seed,ece\nls,0,0.1\n")
     text = Leaderboard.read({"digits": tmp_path / "runs.csv"}).markdown()
+    assert "| method | digits (2) |" in text
+    assert "| `ce` | **10.0 ± 0.0** |" in text
+    assert "| `fl` | 20.0 (1) |" in text
     assert "On digits, only the seeds that all of these methods share are used, 1 of 2." in text
     with pytest.raises(InputError, match="the studies a, b have no method in common; ranks need two"):
         Leaderboard.read({"a": tmp_path / "runs.csv", "b": tmp_path / "other.csv"})

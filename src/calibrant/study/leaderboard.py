@@ -169,19 +169,24 @@ class Leaderboard:
         return markdown_table(columns, rows)
 
     def value_table(self, key: str) -> str:
-        """A measure of all methods on all data sets, mean and standard deviation over seeds, in Markdown."""
+        """A measure of all methods on all data sets, mean and standard deviation over seeds, in Markdown.
+
+        Behind each data set stands how many runs a method has there; where one has fewer, behind its own number.
+        """
         record = MEASURES[key]
         having = [name for name, runs in self.data.items() if key in runs]
         best = {name: self._best(name, record) for name in having}
+        most = {name: max(len(own) for own in self.data[name][key].values()) for name in having}
         rows = []
         for method in self.methods:
             cells = []
             for name in having:
                 own = self.data[name][key].get(method)
                 text = "" if own is None else _text(list(own.values()), record)
-                cells.append(f"**{text}**" if method in best[name] else text)
+                text = f"**{text}**" if method in best[name] else text
+                cells.append(text if own is None or len(own) == most[name] else f"{text} ({len(own)})")
             rows.append([f"`{method}`", *cells])
-        return markdown_table(["method", *having], rows)
+        return markdown_table(["method", *(f"{name} ({most[name]})" for name in having)], rows)
 
     def _best(self, name: str, record: Measure) -> list[str]:
         """The best methods on a data set; several if they are tied."""
@@ -212,7 +217,9 @@ class Leaderboard:
         for key in RANKED:
             if any(key in runs for runs in self.data.values()):
                 label = MEASURES[key].label
-                parts += [f"**{label[0].upper()}{label[1:]}**, mean ± standard deviation over seeds:", self.value_table(key)]
+                what = f"**{label[0].upper()}{label[1:]}**"
+                about = f"{what}, mean ± standard deviation over seeds (number of seeds in brackets):"
+                parts += [about, self.value_table(key)]
         return "\n\n".join(parts) + "\n"
 
     def __str__(self) -> str:
