@@ -154,7 +154,8 @@ def test_the_engine_trains_as_a_plain_loop_does(tmp_path: Path, every: float, af
     np.testing.assert_allclose(learned["epoch"], [when for when, *_ in expected], rtol=1e-5)
     np.testing.assert_allclose(learned["multipliers"], loss.history()["multipliers"][1:], rtol=1e-4, atol=1e-6)
     for name, value in network.state_dict().items():
-        torch.testing.assert_close(found[f"network.{name}"], value, rtol=1e-5, atol=1e-6)
+        # Adam takes steps of 3e-3 whatever a gradient's size, rounding in a small one included; another batch is 1e-3 off.
+        torch.testing.assert_close(found[f"network.{name}"], value, rtol=1e-5, atol=1e-5)
     assert loss.multipliers.std() > 0
     torch.testing.assert_close(found["loss.multipliers"], loss.multipliers, rtol=1e-4, atol=1e-6)
 
@@ -549,7 +550,7 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one["loss.multipliers"].std() > 0
     for name in one:
-        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(two["loss.multipliers"], one["loss.multipliers"], rtol=0, atol=1e-6)
     a, b = (Run.load(tmp_path / name).result for name in ("one", "two"))
     assert a.validation.samples == b.validation.samples == 200
