@@ -75,6 +75,33 @@ def test_errors_of_cifar10_are_those_measured() -> None:
     assert checked == 2 * 13 * (7 + 6)
 
 
+@pytest.mark.parametrize(("title", "measure"), [("ECE in %, T", "ece"), ("NLL:", "nll")])
+def test_self_tuning_losses_are_compared_on_every_data_set(title: str, measure: str) -> None:
+    unit, digits = (100, 1) if measure == "ece" else (1, 3)
+    text = (STUDIES / "auto/README.md").read_text().partition(f"\n{title}")[2]
+    lines = text.partition("\n|")[2].partition("\n\n")[0].splitlines()
+    head, _, *body = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert {row[0] for row in body} == set(PAGES)
+    for name, *cells in body:
+        with (STUDIES / name / "runs.csv").open() as file:
+            runs = list(csv.DictReader(file))
+        values: dict[tuple[str, str], list[float]] = {}
+        for run in runs:
+            for key in (measure, "temperature", f"{measure}_after_temperature"):
+                values.setdefault((run["method"], key), []).append(float(run[key]))
+        means = {key: statistics.mean(own) for key, own in values.items()}
+        best = min((method for method, key in means if key == measure), key=lambda method: means[method, measure])
+        shown = dict(zip(head[1:], cells, strict=True))
+        assert shown.pop("lowest as trained") == f"{unit * means[best, measure]:.{digits}f} ({best})", name
+        if measure == "ece":
+            assert shown.pop("seeds") == str(len({run["seed"] for run in runs}))
+        else:
+            assert shown.pop("ce + T") == f"{means['ce', 'nll_after_temperature']:.3f}"
+        for method, cell in shown.items():
+            temperature = f" ({means[method, 'temperature']:.2f})" if measure == "ece" else ""
+            assert cell == f"{unit * means[method, measure]:.{digits}f}{temperature}", (name, method)
+
+
 def test_what_adafocal_needs_is_what_was_measured() -> None:
     with (STUDIES / "newsgroups20/adafocal.csv").open() as file:
         runs = list(csv.DictReader(file))

@@ -209,7 +209,8 @@ class Leaderboard:
         if top is not None:
             return f"{about}Top {top} by NLL:\n\n{self.rank_table(top)}\n"
         rest = (
-            "; methods without runs on some data sets come last, the fewer the later, and are ranked against the others only"
+            "; methods missing from some data sets come last, those with the fewest at the end, each ranked against these "
+            f"{len(self.core)} only"
             if len(self.core) < len(self.methods)
             else ""
         )
