@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SITE := mkdocs.yml CHANGELOG.md CONTRIBUTING.md $(shell find docs examples src studies website -type f -not -name '*.pyc')
 
 # Those that methods are ranked by, in the order of the tables.
-STUDIES := digits digits-lt fashion-mnist fashion-mnist-lt cifar10 tiny-imagenet newsgroups20 camvid
+STUDIES := digits digits-lt fashion-mnist fashion-mnist-lt cifar10 cifar10-lt tiny-imagenet newsgroups20 camvid
 
 .PHONY: demo test pytest setup lint bench docs docs-serve leaderboard
 

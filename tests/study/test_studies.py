@@ -102,6 +102,34 @@ def test_self_tuning_losses_are_compared_on_every_data_set(title: str, measure: 
             assert cell == f"{unit * means[method, measure]:.{digits}f}{temperature}", (name, method)
 
 
+def test_groups_of_long_tailed_cifar10_are_those_measured() -> None:
+    with (STUDIES / "cifar10-lt/groups.csv").open() as file:
+        measured = list(csv.DictReader(file))
+
+    def cell(method: str, calibrator: str, group: str, key: str, unit: int = 100, digits: int = 1) -> str:
+        wanted = {"method": method, "calibrator": calibrator, "group": group}
+        values = [unit * float(row[key]) for row in measured if wanted.items() <= row.items()]
+        return f"{statistics.mean(values):.{digits}f}"
+
+    groups = ("head", "medium", "tail")
+    _, first, second = (STUDIES / "cifar10-lt/README.md").read_text().split("\n| loss |")
+    shown = [{line.split(" | ")[0].strip("| "): line for line in part.splitlines()} for part in (first, second)]
+    methods = {row["method"] for row in measured}
+    assert len(methods) >= 8
+    for method in methods:
+        as_trained, scaled = (part[f"{method} (ours)" if method.endswith("-auto") else method] for part in shown)
+        accuracies = ", ".join(cell(method, "none", group, "accuracy") for group in groups)
+        pairs = [", ".join(cell(method, how, group, "ece") for how in ("none", "temperature")) for group in groups]
+        assert as_trained.endswith(f"| {accuracies} | {' | '.join(pairs)} |"), method
+        accuracies = ", ".join(cell(method, "vector", group, "accuracy") for group in groups)
+        errors = ", ".join(cell(method, "vector", group, "ece") for group in groups)
+        whole = [cell(method, "vector", "all", *what) for what in (("accuracy",), ("ece",), ("classwise_ece", 100, 2))]
+        nll = cell(method, "vector", "all", "nll", 1, 3)
+        assert re.sub(r" ± [\d.]+", "", scaled).endswith(
+            f"| {whole[0]} | {accuracies} | {whole[1]} | {errors} | {whole[2]} | {nll} |"
+        ), method
+
+
 def test_what_adafocal_needs_is_what_was_measured() -> None:
     with (STUDIES / "newsgroups20/adafocal.csv").open() as file:
         runs = list(csv.DictReader(file))
